@@ -1,0 +1,1 @@
+"""kscheduler runs the independent kernels of an unchanged program side by side."""

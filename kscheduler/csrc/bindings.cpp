@@ -1,0 +1,11 @@
+// The Python face of the native core. Each part binds itself in its own file.
+#include <pybind11/pybind11.h>
+
+namespace py = pybind11;
+
+void bind_tracker(py::module_& m);
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "Native core of kscheduler: hazard tracker, CPU streams, CPU replay.";
+  bind_tracker(m);
+}

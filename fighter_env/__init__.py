@@ -1,0 +1,1 @@
+"""fighter_env."""

@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from pybind11.setup_helpers import Pybind11Extension, build_ext
+from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
 from setuptools import setup
 
 CORE = Path("kscheduler/csrc")
@@ -29,6 +29,8 @@ class BuildCore(build_ext):
 
 if platform.system() == "Windows":
     sys.exit("kscheduler supports Linux and macOS; its native core does not build on Windows.")
+
+ParallelCompile("KSCHEDULER_BUILD_JOBS").install()
 
 setup(
     ext_modules=[

@@ -4,8 +4,14 @@
 namespace py = pybind11;
 
 void bind_tracker(py::module_& m);
+void bind_streams(py::module_& m);
+void bind_replay(py::module_& m);
+void bind_launcher(py::module_& m);
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Native core of kscheduler: hazard tracker, CPU streams, CPU replay.";
   bind_tracker(m);
+  bind_streams(m);
+  bind_replay(m);
+  bind_launcher(m);
 }

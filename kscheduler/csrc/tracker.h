@@ -25,46 +25,43 @@ class HazardTracker {
   template <class IsDone>
   void add(uint64_t id, const Access* accesses, size_t count, IsDone&& is_done,
            std::vector<uint64_t>& deps) {
-    if (starts_.size() > limit_) drop_dead(is_done);
-    next_id_ = id + 1;
-    Collector<IsDone> found(id, id, is_done, deps);
+    const Tag self = id + 1;
+    forget_done(is_done);
+    if (starts_.size() > limit_) drop_dead();
+    Found<IsDone> found(self, low_ ? low_ : self, is_done);
     for (size_t i = 0; i < count; ++i) {
       const Access& access = accesses[i];
       if (access.empty()) continue;
-      if ((access.mode & kWrite) == 0) {
-        visit(access, [&](Segment& s) { read(s, access, found); });
-      } else if (access.pitch == 0) {
-        visit(access, [&](Segment& s) { write_dense(s, found); });
-      } else {
+      const bool writes = (access.mode & kWrite) != 0;
+      if (access.pitch == 0) {
+        visit(access, [&](Segment& s) { touch_dense(s, writes, found); });
+      } else if (writes) {
         visit(access, [&](Segment& s) { write_strided(s, access, found); });
+      } else {
+        visit(access, [&](Segment& s) { read_strided(s, access, found); });
       }
     }
-    found.finish();
+    found.collect(deps);
+    pending_.push_back(self);
+    if (low_ == 0) low_ = self;
+    newest_ = self;
   }
 
   // The same question for one host access, remembering nothing.
   template <class IsDone>
   void query(const Access& access, IsDone&& is_done, std::vector<uint64_t>& deps) const {
     if (access.empty()) return;
-    Collector<IsDone> found(kNone, next_id_, is_done, deps);
-    const Entry entry(kNone, access);
+    Found<IsDone> found(newest_ + 1, low_ ? low_ : newest_ + 1, is_done);
+    const Entry entry(found.self, access);
     const bool writes = (access.mode & kWrite) != 0;
     for (size_t i = first_after(access.start); i < starts_.size() && starts_[i] < access.end; ++i) {
       const Segment& s = segments_[slots_[i]];
-      if (s.writer != kNone) found.take(s.writer);
-      if (writes) {
-        for (uint32_t r = 0; r < s.reader_count; ++r) found.take(s.readers[r]);
-      }
-      if (!s.spill) continue;
-      for (const Entry& other : s.spill->writers) {
-        if (entry.meets(other)) found.take(other.id);
-      }
-      if (!writes) continue;
-      for (const Entry& other : s.spill->readers) {
-        if (entry.meets(other)) found.take(other.id);
-      }
+      found.take(s.writer);
+      if (writes) s.readers.for_each(0, [&](Tag reader) { found.take(reader); });
+      if (s.spill) take_meeting(s.spill->writers, entry, found);
+      if (s.spill && writes) take_meeting(s.spill->readers, entry, found);
     }
-    found.finish();
+    found.collect(deps);
   }
 
   void clear() {
@@ -72,28 +69,62 @@ class HazardTracker {
     free_.clear();
     starts_.clear();
     slots_.clear();
+    pending_.clear();
+    head_ = 0;
+    low_ = 0;
     limit_ = kDropAbove;
   }
 
   size_t segment_count() const { return starts_.size(); }
 
  private:
-  static constexpr uint64_t kNone = ~uint64_t{0};
+  using Tag = uint64_t;  // task id + 1; 0 is no task, so that it compares as long done
+  __extension__ using Bits = unsigned __int128;
+
+  static constexpr uint64_t kNoAddress = ~uint64_t{0};
   static constexpr uint32_t kEnd = ~uint32_t{0};
-  static constexpr uint32_t kInline = 3;
+  static constexpr uint64_t kRecent = 128;
   static constexpr size_t kHints = 4096;
   static constexpr size_t kDropAbove = 8192;
 
+  static Bits shift_left(Bits bits, uint64_t by) { return by < kRecent ? bits << by : 0; }
+
+  // The recent readers of a segment as a bit set: bit k is task `newest - k`.
+  struct Readers {
+    Tag newest = 0;
+    uint64_t low = 0;
+    uint64_t high = 0;
+
+    Bits bits() const { return Bits{high} << 64 | low; }
+    // Bit k of the result is task `self - 1 - k`.
+    Bits before(Tag self) const {
+      const uint64_t age = self - newest;
+      return age == 0 ? bits() >> 1 : shift_left(bits(), age - 1);
+    }
+    // Calls body(task) for the readers at least `age` older than the newest one.
+    template <class Body>
+    void for_each(uint64_t age, Body&& body) const {
+      for (Bits rest = age < kRecent ? bits() >> age : 0; rest != 0; rest >>= 1, ++age) {
+        if (rest & 1) body(newest - age);
+      }
+    }
+    void set(Tag self, Bits bits) {
+      newest = self;
+      low = static_cast<uint64_t>(bits);
+      high = static_cast<uint64_t>(bits >> 64);
+    }
+  };
+
   // One remembered access of a segment; both spans cover the segment, so only the rows can differ.
   struct Entry {
-    uint64_t id;
-    uint32_t pitch;
-    uint32_t width;
-    uint32_t phase;
+    Tag task;
+    uint32_t pitch = 0;
+    uint32_t width = 0;
+    uint32_t phase = 0;
 
-    Entry(uint64_t task, const Access& a)
-        : id(task), pitch(a.pitch), width(a.width), phase(a.pitch ? a.start % a.pitch : 0) {}
-    explicit Entry(uint64_t task) : id(task), pitch(0), width(0), phase(0) {}
+    explicit Entry(Tag dense_task) : task(dense_task) {}
+    Entry(Tag task, const Access& a)
+        : task(task), pitch(a.pitch), width(a.width), phase(a.pitch ? a.start % a.pitch : 0) {}
 
     uint64_t gap_to(const Entry& b) const {
       return b.phase >= phase ? b.phase - phase : uint64_t{pitch} - phase + b.phase;
@@ -110,137 +141,145 @@ class HazardTracker {
     }
   };
 
-  // What does not fit into a segment's cache line: strided accesses and many readers.
+  // What does not fit into a segment's cache line: strided accesses, readers older than `Readers`.
   struct Spill {
     std::vector<Entry> writers;
     std::vector<Entry> readers;
   };
 
   struct alignas(64) Segment {
-    uint64_t start = kNone;
-    uint64_t end = kNone;
-    uint64_t writer = kNone;  // the last dense writer; all older accesses are implied through it
+    uint64_t start = kNoAddress;
+    uint64_t end = kNoAddress;
+    Tag writer = 0;   // the last dense writer; whatever came before is implied through it
+    Readers readers;  // dense reads since then
     std::unique_ptr<Spill> spill;
     uint32_t next = kEnd;  // slot of the segment to the right
-    uint32_t reader_count = 0;
-    uint64_t readers[kInline] = {kNone, kNone, kNone};  // dense readers since the last dense write
   };
 
-  // Gathers dependencies, each once: a bit set for the recent past, sorting for what is older.
+  // Gathers dependencies as bits first, and asks once for each whether it is done.
   template <class IsDone>
-  class Collector {
+  class Found {
    public:
-    Collector(uint64_t self, uint64_t base, IsDone& is_done, std::vector<uint64_t>& deps)
-        : self(self), base_(base), is_done_(is_done), deps_(deps), first_(deps.size()) {}
+    Found(Tag self, Tag low, IsDone& is_done)
+        : self(self),
+          low(low),
+          is_done_(is_done),
+          far_(self - low > kRecent ? self - low - kRecent : 0) {}
 
-    const uint64_t self;
+    const Tag self;
+    const Tag low;  // every task before it is done
 
-    // Notes the dependency; true if `other` is done and may be forgotten.
-    bool take(uint64_t other) {
-      const uint64_t back = base_ - other;
-      if (back == 0) return false;
-      if (back >= kRecent) {
-        if (is_done_(other)) return true;
-        any_old_ = true;
-      } else {
-        uint64_t& word = seen_[back / 64];
-        const uint64_t bit = uint64_t{1} << (back % 64);
-        if (word & bit) return false;
-        if (is_done_(other)) return true;
-        word |= bit;
-      }
-      deps_.push_back(other);
-      return false;
+    void take(Tag task) {
+      if (task - low < far_) old_.push_back(task);
+      const uint64_t back = self - 1 - task;
+      seen_low_ |= uint64_t{back < 64} << (back & 63);
+      seen_high_ |= uint64_t{back - 64 < 64} << (back & 63);
+    }
+    void take(Bits before) {
+      seen_low_ |= static_cast<uint64_t>(before);
+      seen_high_ |= static_cast<uint64_t>(before >> 64);
     }
 
-    bool done(uint64_t other) const { return other != self && is_done_(other); }
+    bool done(Tag task) const { return task < low || is_done_(task - 1); }
 
-    void finish() {
-      if (!any_old_) return;
-      std::sort(deps_.begin() + first_, deps_.end());
-      deps_.erase(std::unique(deps_.begin() + first_, deps_.end()), deps_.end());
+    void collect(std::vector<uint64_t>& deps) {
+      const Bits alive = shift_left(1, self - low) - 1;
+      collect_word(seen_low_ & static_cast<uint64_t>(alive), self - 2, deps);
+      collect_word(seen_high_ & static_cast<uint64_t>(alive >> 64), self - 66, deps);
+      if (old_.empty()) return;
+      std::sort(old_.begin(), old_.end());
+      old_.erase(std::unique(old_.begin(), old_.end()), old_.end());
+      for (const Tag task : old_) {
+        if (!is_done_(task - 1)) deps.push_back(task - 1);
+      }
     }
 
    private:
-    static constexpr uint64_t kRecent = 256;
-    const uint64_t base_;
+    void collect_word(uint64_t word, uint64_t first_id, std::vector<uint64_t>& deps) const {
+      for (; word != 0; word &= word - 1) {
+        const uint64_t id = first_id - static_cast<uint64_t>(__builtin_ctzll(word));
+        if (!is_done_(id)) deps.push_back(id);
+      }
+    }
+
     IsDone& is_done_;
-    std::vector<uint64_t>& deps_;
-    const size_t first_;
-    uint64_t seen_[kRecent / 64] = {};
-    bool any_old_ = false;
+    const uint64_t far_;  // tasks in [low, low + far_) are too old for the bits
+    uint64_t seen_low_ = 0;
+    uint64_t seen_high_ = 0;
+    std::vector<Tag> old_;
   };
 
-  template <class Found>
-  void read(Segment& s, const Access& access, Found& found) {
-    if (s.writer != kNone && found.take(s.writer)) s.writer = kNone;
-    if (s.spill && !s.spill->writers.empty()) {
-      const Entry entry(found.self, access);
-      keep_if(s.spill->writers, [&](const Entry& w) { return !(entry.meets(w) && found.take(w.id)); });
-    }
-    if (s.writer == found.self) return;
-    if (access.pitch != 0) {
-      remember(spill_of(s).readers, Entry(found.self, access), found);
-      return;
-    }
-    if (s.reader_count > 0 && s.readers[s.reader_count - 1] == found.self) return;
-    if (s.reader_count == kInline) make_room(s, found);
-    s.readers[s.reader_count++] = found.self;
+  // Reads and writes share one path without branches on the mode, which no predictor would guess.
+  template <class F>
+  static void touch_dense(Segment& s, bool writes, F& found) {
+    if (found.self - found.low >= kRecent) spill_old_readers(s, found);
+    if (s.spill) touch_spill(*s.spill, writes, found);
+    found.take(s.writer);
+    const Bits before = s.readers.before(found.self);
+    const Bits if_writes = Bits{0} - Bits{writes};
+    found.take(before & if_writes);
+    s.writer = writes ? found.self : s.writer;
+    s.readers.set(found.self, (before << 1 | 1) & ~if_writes);
   }
 
-  template <class Found>
-  void write_dense(Segment& s, Found& found) {
-    if (s.writer != kNone) found.take(s.writer);
-    for (uint32_t r = 0; r < s.reader_count; ++r) found.take(s.readers[r]);
-    if (s.spill) {
-      for (const Entry& w : s.spill->writers) found.take(w.id);
-      for (const Entry& r : s.spill->readers) found.take(r.id);
-      s.spill->writers.clear();
-      s.spill->readers.clear();
-    }
-    s.writer = found.self;
-    s.reader_count = 0;
+  template <class F>
+  static void touch_spill(Spill& spill, bool writes, F& found) {
+    for (const Entry& w : spill.writers) found.take(w.task);
+    if (!writes) return;
+    for (const Entry& r : spill.readers) found.take(r.task);
+    spill.writers.clear();
+    spill.readers.clear();
   }
 
-  template <class Found>
-  void write_strided(Segment& s, const Access& access, Found& found) {
+  template <class F>
+  static void read_strided(Segment& s, const Access& access, F& found) {
     const Entry entry(found.self, access);
-    if (s.writer != kNone && found.take(s.writer)) s.writer = kNone;
-    uint32_t kept = 0;
-    for (uint32_t r = 0; r < s.reader_count; ++r) {
-      if (!found.take(s.readers[r])) s.readers[kept++] = s.readers[r];
-    }
-    s.reader_count = kept;
+    found.take(s.writer);
     Spill& spill = spill_of(s);
-    const auto stays = [&](const Entry& other) {
-      if (!entry.meets(other)) return true;
-      return !found.take(other.id) && !entry.contains(other);
-    };
+    take_meeting(spill.writers, entry, found);
+    remember(spill.readers, entry, found);
+  }
+
+  template <class F>
+  static void write_strided(Segment& s, const Access& access, F& found) {
+    if (found.self - found.low >= kRecent) spill_old_readers(s, found);
+    const Entry entry(found.self, access);
+    found.take(s.writer);
+    found.take(s.readers.before(found.self));
+    Spill& spill = spill_of(s);
+    take_meeting(spill.writers, entry, found);
+    take_meeting(spill.readers, entry, found);
+    const auto stays = [&](const Entry& e) { return e.task >= found.low && !entry.contains(e); };
     keep_if(spill.writers, stays);
     keep_if(spill.readers, stays);
     remember(spill.writers, entry, found);
   }
 
-  // Full inline readers either have finished by now or move to the spill, three at a time.
-  template <class Found>
-  void make_room(Segment& s, Found& found) {
-    uint32_t kept = 0;
-    if (found.done(s.readers[0])) {
-      for (uint32_t r = 1; r < kInline; ++r) {
-        if (!found.done(s.readers[r])) s.readers[kept++] = s.readers[r];
-      }
-    } else {
-      Spill& spill = spill_of(s);
-      for (const uint64_t reader : s.readers) remember(spill.readers, Entry(reader), found);
+  // Moves the readers out that the next shift of the bits would lose while they may still run.
+  template <class F>
+  static void spill_old_readers(Segment& s, F& found) {
+    Readers& readers = s.readers;
+    const Tag oldest_kept = found.self - kRecent + 1;
+    const uint64_t age = readers.newest < oldest_kept ? 0 : readers.newest - oldest_kept + 1;
+    if (age >= kRecent || readers.bits() >> age == 0) return;
+    readers.for_each(age, [&](Tag reader) {
+      if (!found.done(reader)) remember(spill_of(s).readers, Entry(reader), found);
+    });
+    readers.set(readers.newest, readers.bits() & (shift_left(1, age) - 1));
+  }
+
+  template <class F>
+  static void take_meeting(const std::vector<Entry>& list, const Entry& entry, F& found) {
+    for (const Entry& other : list) {
+      if (entry.meets(other)) found.take(other.task);
     }
-    s.reader_count = kept;
   }
 
   // A full list forgets finished tasks before it grows, so that its size follows the window's.
-  template <class Found>
-  static void remember(std::vector<Entry>& list, const Entry& entry, Found& found) {
+  template <class F>
+  static void remember(std::vector<Entry>& list, const Entry& entry, F& found) {
     if (list.size() == list.capacity()) {
-      keep_if(list, [&](const Entry& e) { return !found.done(e.id); });
+      keep_if(list, [&](const Entry& e) { return e.task == found.self || !found.done(e.task); });
       if (list.size() * 2 >= list.capacity()) list.reserve(std::max<size_t>(8, list.capacity() * 2));
     }
     list.push_back(entry);
@@ -248,11 +287,8 @@ class HazardTracker {
 
   template <class Keep>
   static void keep_if(std::vector<Entry>& list, Keep&& keep) {
-    size_t kept = 0;
-    for (size_t i = 0; i < list.size(); ++i) {
-      if (keep(list[i])) list[kept++] = list[i];
-    }
-    list.erase(list.begin() + kept, list.end());
+    list.erase(std::remove_if(list.begin(), list.end(), [&](const Entry& e) { return !keep(e); }),
+               list.end());
   }
 
   static Spill& spill_of(Segment& s) {
@@ -271,7 +307,7 @@ class HazardTracker {
       if (s.end == access.end) return;
       const uint64_t start = s.end;
       const uint32_t next = s.next;
-      const uint64_t limit = next == kEnd ? kNone : segments_[next].start;
+      const uint64_t limit = next == kEnd ? kNoAddress : segments_[next].start;
       slot = limit == start ? next : insert(first_after(start), start, std::min(access.end, limit));
     }
   }
@@ -281,7 +317,7 @@ class HazardTracker {
     uint32_t& hint = hints_[(access.start * 0x9E3779B97F4A7C15u) >> 52];
     if (hint < segments_.size() && segments_[hint].start == access.start) return hint;
     const size_t i = first_after(access.start);
-    const uint64_t limit = i == starts_.size() ? kNone : starts_[i];
+    const uint64_t limit = i == starts_.size() ? kNoAddress : starts_[i];
     uint32_t slot;
     if (limit == access.start) {
       slot = slots_[i];
@@ -327,26 +363,34 @@ class HazardTracker {
     Segment& right = segments_[right_slot];
     left.end = address;
     right.writer = left.writer;
-    right.reader_count = left.reader_count;
-    std::copy(left.readers, left.readers + kInline, right.readers);
+    right.readers = left.readers;
     if (left.spill) spill_of(right) = *left.spill;
     return right_slot;
   }
 
-  // Forgets segments on which every task is done; they are made again if they come back.
+  // Moves `low_` past the tasks that are done, in order of their ids.
   template <class IsDone>
-  void drop_dead(IsDone& is_done) {
-    const auto done = [&](uint64_t id) { return is_done(id); };
-    const auto all_done = [&](const std::vector<Entry>& list) {
-      return std::all_of(list.begin(), list.end(), [&](const Entry& e) { return is_done(e.id); });
+  void forget_done(IsDone& is_done) {
+    while (head_ < pending_.size() && is_done(pending_[head_] - 1)) ++head_;
+    if (head_ * 2 > pending_.size() && head_ > 1024) {
+      pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(head_));
+      head_ = 0;
+    }
+    low_ = head_ < pending_.size() ? pending_[head_] : 0;
+  }
+
+  // Forgets segments whose tasks are all done; they are made again if they come back.
+  void drop_dead() {
+    const Tag low = low_ ? low_ : newest_ + 1;
+    const auto dead = [&](const Entry& e) { return e.task < low; };
+    const auto all_dead = [&](const std::vector<Entry>& list) {
+      return std::all_of(list.begin(), list.end(), dead);
     };
     size_t kept = 0;
     for (size_t i = 0; i < slots_.size(); ++i) {
       Segment& s = segments_[slots_[i]];
-      const bool dead = (s.writer == kNone || is_done(s.writer)) &&
-                        std::all_of(s.readers, s.readers + s.reader_count, done) &&
-                        (!s.spill || (all_done(s.spill->writers) && all_done(s.spill->readers)));
-      if (dead) {
+      if (s.writer < low && s.readers.newest < low &&
+          (!s.spill || (all_dead(s.spill->writers) && all_dead(s.spill->readers)))) {
         s = Segment();
         free_.push_back(slots_[i]);
       } else {
@@ -366,7 +410,10 @@ class HazardTracker {
   std::vector<uint32_t> slots_;   // the segment of each start
   std::vector<uint32_t> hints_;   // start hash -> slot, verified before use
   size_t limit_ = kDropAbove;
-  uint64_t next_id_ = 0;
+  std::vector<Tag> pending_;  // tasks in order of their ids, done before `head_`
+  size_t head_ = 0;
+  Tag low_ = 0;  // the oldest task not known to be done, or 0
+  Tag newest_ = 0;
 };
 
 }  // namespace ks

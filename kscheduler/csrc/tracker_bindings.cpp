@@ -69,6 +69,65 @@ class PyTracker {
   bool started_ = false;
 };
 
+// One step of a simulator-like program: a few arrays that everybody reads, many that come and go,
+// 70% reads, some slices and some columns. The step repeats, as a simulation does.
+std::vector<std::vector<Access>> sample_step(size_t ranges) {
+  constexpr size_t kTasks = 512, kArrays = 320, kConstants = 24, kSliced = 32;
+  std::mt19937_64 random(7);
+  const auto below = [&](uint64_t n) { return random() % n; };
+  std::vector<Access> arrays;
+  uint64_t address = 1 << 20;
+  for (size_t i = 0; i < kArrays; ++i) {
+    const uint64_t bytes = 1024 * (4 + 4 * below(64));
+    arrays.push_back({address, address + bytes, ks::kRead, 0, 0});
+    address += bytes + 512 * below(4);
+  }
+  std::vector<std::vector<Access>> step(kTasks);
+  for (auto& task : step) {
+    for (size_t i = 0; i < ranges; ++i) {
+      const bool writes = below(10) < 3;
+      const bool constant = !writes && below(10) < 3;
+      const size_t index = constant ? below(kConstants) : kConstants + below(kArrays - kConstants);
+      Access a = arrays[index];
+      a.mode = !writes ? ks::kRead : below(2) ? ks::kWrite : ks::kReadWrite;
+      const uint64_t shape = index < kArrays - kSliced ? 9 : below(4);
+      if (shape < 2) {
+        const uint64_t quarter = (a.end - a.start) / 4;
+        a.start += quarter * below(4);
+        a.end = a.start + quarter;
+      } else if (shape == 2) {
+        a.pitch = 64;
+        a.width = 32;
+        a.start += 32 * below(2);
+      }
+      task.push_back(a);
+    }
+  }
+  return step;
+}
+
+// Nanoseconds per task over `tasks` tasks, each done once `window` later ones were added.
+double benchmark(size_t tasks, uint64_t window, size_t ranges) {
+  if (tasks == 0) throw py::value_error("tasks must be at least 1");
+  const auto step = sample_step(ranges);
+  HazardTracker tracker;
+  std::vector<uint64_t> deps;
+  uint64_t id = 0;
+  const auto run = [&](size_t count) {
+    for (size_t i = 0; i < count; ++i, ++id) {
+      const auto& task = step[id % step.size()];
+      deps.clear();
+      const auto is_done = [current = id, window](uint64_t other) { return other + window < current; };
+      tracker.add(id, task.data(), task.size(), is_done, deps);
+    }
+  };
+  run(4 * step.size());
+  const auto begin = std::chrono::steady_clock::now();
+  run(tasks);
+  const auto elapsed = std::chrono::steady_clock::now() - begin;
+  return std::chrono::duration<double, std::nano>(elapsed).count() / static_cast<double>(tasks);
+}
+
 }  // namespace
 
 void bind_tracker(py::module_& m) {
@@ -78,6 +137,9 @@ void bind_tracker(py::module_& m) {
            "Ids of unfinished tasks that `id` must wait for; then remembers its accesses.")
       .def("query", &PyTracker::query, py::arg("access"), py::arg("is_done") = py::none(),
            "Ids of unfinished tasks that a host access must wait for; remembers nothing.")
+      .def_static("benchmark", &benchmark, py::arg("tasks"), py::arg("window"), py::arg("ranges"),
+                  py::call_guard<py::gil_scoped_release>(),
+                  "Nanoseconds per task on a simulator-like program; a task is done `window` later.")
       .def("clear", &PyTracker::clear, "Forgets everything.")
       .def("segment_count", &PyTracker::segment_count, "Number of byte segments held.");
 }

@@ -1,0 +1,411 @@
+#include "launcher.h"
+
+#include <cstring>
+#include <utility>
+
+namespace py = pybind11;
+
+namespace ks {
+
+namespace {
+
+// Field order of warp.types.array_t.
+struct ArrayDescriptor {
+  uint64_t data;
+  uint64_t grad;
+  int32_t shape[4];
+  int32_t strides[4];
+  uint16_t ndim;
+  uint16_t flags;
+};
+static_assert(sizeof(ArrayDescriptor) == 56, "the layout of Warp's array descriptor");
+
+// Where an instance of a ctypes structure keeps its bytes; `check_ctypes_layout` proves it.
+char* ctypes_bytes(PyObject* object) {
+  char* bytes;
+  std::memcpy(&bytes, reinterpret_cast<char*>(object) + sizeof(PyObject), sizeof bytes);
+  return bytes;
+}
+
+// Interned once; attribute look-ups by interned names are pointer comparisons.
+struct Names {
+  PyObject* kernel = PyUnicode_InternFromString("kernel");
+  PyObject* dim = PyUnicode_InternFromString("dim");
+  PyObject* inputs = PyUnicode_InternFromString("inputs");
+  PyObject* outputs = PyUnicode_InternFromString("outputs");
+  PyObject* device = PyUnicode_InternFromString("device");
+  PyObject* block_dim = PyUnicode_InternFromString("block_dim");
+  PyObject* record_tape = PyUnicode_InternFromString("record_tape");
+  PyObject* module = PyUnicode_InternFromString("module");
+  PyObject* hashers = PyUnicode_InternFromString("hashers");
+  PyObject* dtype = PyUnicode_InternFromString("dtype");
+  PyObject* ctype = PyUnicode_InternFromString("ctype");
+  PyObject* make_ctype = PyUnicode_InternFromString("__ctype__");
+  PyObject* tape = PyUnicode_InternFromString("tape");
+  PyObject* capture = PyUnicode_InternFromString("_apic_capture");
+  PyObject* default_device = PyUnicode_InternFromString("default_device");
+  PyObject* enable_cpu_blocks = PyUnicode_InternFromString("enable_cpu_blocks");
+  PyObject* print_launches = PyUnicode_InternFromString("print_launches");
+  PyObject* verify = PyUnicode_InternFromString("verify_autograd_array_access");
+  PyObject* access_mode = PyUnicode_InternFromString("launch_array_access_mode");
+  PyObject* one = PyLong_FromLong(1);
+};
+
+const Names& names() {
+  static const Names* const all = new Names();
+  return *all;
+}
+
+bool attribute_is(PyObject* object, PyObject* name, PyObject* expected) {
+  PyObject* value = PyObject_GetAttr(object, name);
+  if (value == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  const bool is_same = value == expected;
+  Py_DECREF(value);
+  return is_same;
+}
+
+bool is_int_like(PyObject* value) { return PyLong_CheckExact(value) || PyBool_Check(value); }
+
+// Launch extents as Warp counts them. False: let Warp look at it (and raise, if need be).
+bool read_dim(PyObject* dim, uint64_t* extents, int& count) {
+  PyObject* const* items = &dim;
+  count = 1;
+  if (PyTuple_CheckExact(dim) || PyList_CheckExact(dim)) {
+    count = static_cast<int>(PySequence_Fast_GET_SIZE(dim));
+    items = PySequence_Fast_ITEMS(dim);
+  }
+  if (count < 1 || count > 4) return false;
+  for (int i = 0; i < count; ++i) {
+    if (!PyLong_CheckExact(items[i])) return false;
+    const long long extent = PyLong_AsLongLong(items[i]);
+    if (extent < 0 || extent > INT32_MAX) {
+      PyErr_Clear();
+      return false;
+    }
+    extents[i] = static_cast<uint64_t>(extent);
+  }
+  return true;
+}
+
+// launch_bounds_t<ndim>: uint32 shape[ndim], then two size_t.
+size_t write_bounds(const uint64_t* extents, int count, int ndim, uint64_t size, char* out) {
+  auto* shape = reinterpret_cast<uint32_t*>(out);
+  for (int i = 0; i < ndim; ++i) shape[i] = i < count ? static_cast<uint32_t>(extents[i]) : 1;
+  uint64_t shared = 1;
+  for (int i = ndim; i < count; ++i) shared *= extents[i];
+  const size_t tail = (4u * ndim + 7) / 8 * 8;
+  std::memcpy(out + tail, &size, 8);
+  std::memcpy(out + tail + 8, &shared, 8);
+  return tail + 16;
+}
+
+}  // namespace
+
+// The same law as kscheduler.access.strided_access, for at most four dimensions.
+Access strided_access(uint64_t address, const int32_t* shape, const int32_t* strides, int ndim,
+                      uint64_t item_bytes, uint32_t mode) {
+  struct Dim {
+    uint64_t stride, extent;
+  } dims[4];
+  int count = 0;
+  uint64_t start = address, end = address + item_bytes;
+  for (int i = 0; i < ndim; ++i) {
+    if (shape[i] == 0) return {address, address, mode, 0, 0};
+    if (shape[i] == 1 || strides[i] == 0) continue;
+    const int64_t reach = static_cast<int64_t>(shape[i] - 1) * strides[i];
+    (reach > 0 ? end : start) += reach;
+    dims[count++] = {static_cast<uint64_t>(std::abs(static_cast<int64_t>(strides[i]))),
+                     static_cast<uint64_t>(shape[i])};
+  }
+  for (int i = 1; i < count; ++i)
+    for (int j = i; j > 0 && dims[j].stride < dims[j - 1].stride; --j)
+      std::swap(dims[j], dims[j - 1]);
+  uint64_t width = item_bytes;
+  for (int i = 0; i < count; ++i) {
+    if (dims[i].stride > width) {
+      for (int j = i + 1; j < count; ++j)
+        if (dims[j].stride % dims[i].stride != 0) return {start, end, mode, 0, 0};
+      return {start, end, mode, static_cast<uint32_t>(dims[i].stride),
+              static_cast<uint32_t>(width)};
+    }
+    width += (dims[i].extent - 1) * dims[i].stride;
+  }
+  return {start, end, mode, 0, 0};
+}
+
+Launcher::Launcher(const py::dict& facts)
+    : config_(facts["config"]),
+      runtime_(facts["runtime"]),
+      cpu_(facts["cpu"]),
+      array_type_(facts["array"]) {}
+
+void Launcher::prepare(const py::object& kernel, const py::dict& entry) {
+  Prepared prepared;
+  prepared.kernel = kernel;
+  prepared.hasher = entry["hasher"];
+  prepared.keep = entry["keep"];
+  prepared.function = entry["function"].cast<uint64_t>();
+  prepared.lanes = entry["lanes"].cast<std::shared_ptr<LaneCode>>();
+  prepared.kernel_dim = entry["kernel_dim"].cast<int>();
+  prepared.max_threads = entry["max_threads"].cast<uint64_t>();
+  prepared.args_bytes = entry["args_bytes"].cast<uint32_t>();
+  prepared.label = entry["label"].cast<uint64_t>();
+  for (py::handle item : entry["args"]) {
+    const auto fields = item.cast<py::tuple>();
+    prepared.args.push_back({static_cast<ArgKind>(fields[0].cast<int>()),
+                             fields[1].cast<uint32_t>(), fields[2].cast<uint32_t>(),
+                             fields[3].cast<uint32_t>(), fields[4].cast<int>(), fields[5]});
+  }
+  prepared_.insert_or_assign(kernel.ptr(), std::move(prepared));
+}
+
+// Whatever makes Warp do more than to pack and call.
+bool Launcher::is_ordinary(PyObject* device) const {
+  const Names& n = names();
+  if (device == nullptr || device == Py_None) {
+    if (!attribute_is(runtime_.ptr(), n.default_device, cpu_.ptr())) return false;
+  } else if (device != cpu_.ptr() &&
+             !(PyUnicode_CheckExact(device) &&
+               PyUnicode_CompareWithASCIIString(device, "cpu") == 0)) {
+    return false;
+  }
+  if (!attribute_is(runtime_.ptr(), n.tape, Py_None)) return false;
+  if (!attribute_is(runtime_.ptr(), n.capture, Py_None)) return false;
+  if (!attribute_is(config_.ptr(), n.enable_cpu_blocks, Py_False)) return false;
+  if (!attribute_is(config_.ptr(), n.print_launches, Py_False)) return false;
+  if (!attribute_is(config_.ptr(), n.verify, Py_False)) return false;
+  PyObject* mode = PyObject_GetAttr(config_.ptr(), n.access_mode);  // RELAXED is 0
+  if (mode == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  const long value = PyLong_AsLong(mode);
+  Py_DECREF(mode);
+  return value == 0;
+}
+
+// A changed or unloaded module has another hasher, or none.
+bool Launcher::is_current(const Prepared& prepared) const {
+  const Names& n = names();
+  PyObject* module = PyObject_GetAttr(prepared.kernel.ptr(), n.module);
+  if (module == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  PyObject* hashers = PyObject_GetAttr(module, n.hashers);
+  Py_DECREF(module);
+  if (hashers == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  const bool is_same = PyDict_Check(hashers) &&
+                       PyDict_GetItemWithError(hashers, n.one) == prepared.hasher.ptr();
+  Py_DECREF(hashers);
+  return is_same;
+}
+
+bool Launcher::pack(const Prepared& prepared, PyObject* const* values, char* out,
+                    std::vector<Access>& accesses, std::vector<void*>& keep) const {
+  const Names& n = names();
+  size_t index = 0;
+  for (const PreparedArg& arg : prepared.args) {
+    PyObject* value = values[index++];
+    char* to = out + arg.offset;
+    switch (arg.kind) {
+      case ArgKind::kArray: {
+        if (value == Py_None) {
+          std::memset(to, 0, sizeof(ArrayDescriptor));
+          break;
+        }
+        if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != array_type_.ptr()) return false;
+        if (!attribute_is(value, n.dtype, arg.type.ptr())) return false;
+        PyObject* ctype = PyObject_GetAttr(value, n.ctype);
+        if (ctype == Py_None || ctype == nullptr) {
+          PyErr_Clear();
+          Py_XDECREF(ctype);
+          ctype = PyObject_CallMethodNoArgs(value, n.make_ctype);
+          if (ctype == nullptr) {
+            PyErr_Clear();
+            return false;
+          }
+        }
+        ArrayDescriptor array;
+        std::memcpy(&array, ctypes_bytes(ctype), sizeof array);
+        Py_DECREF(ctype);
+        if (array.ndim != arg.ndim) return false;
+        std::memcpy(to, &array, sizeof array);
+        Py_INCREF(value);
+        keep.push_back(value);
+        if (arg.mode == 0) break;
+        const Access access = strided_access(array.data, array.shape, array.strides, array.ndim,
+                                             arg.bytes, arg.mode);
+        if (!access.empty()) accesses.push_back(access);
+        break;
+      }
+      case ArgKind::kFloat32:
+      case ArgKind::kFloat64: {
+        double number;
+        if (PyFloat_CheckExact(value)) {
+          number = PyFloat_AS_DOUBLE(value);
+        } else if (is_int_like(value)) {
+          number = PyLong_AsDouble(value);
+          if (PyErr_Occurred() != nullptr) {
+            PyErr_Clear();
+            return false;
+          }
+        } else {
+          return false;
+        }
+        if (arg.kind == ArgKind::kFloat64) {
+          std::memcpy(to, &number, 8);
+        } else {
+          const float narrow = static_cast<float>(number);
+          std::memcpy(to, &narrow, 4);
+        }
+        break;
+      }
+      case ArgKind::kInt: {
+        if (!is_int_like(value)) return false;
+        const unsigned long long bits = PyLong_AsUnsignedLongLongMask(value);
+        std::memcpy(to, &bits, arg.bytes);  // little endian, wraps as ctypes does
+        break;
+      }
+      case ArgKind::kBool:
+        if (!PyBool_Check(value)) return false;
+        *to = value == Py_True ? 1 : 0;
+        break;
+      case ArgKind::kComposite:
+        if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != arg.type.ptr()) return false;
+        std::memcpy(to, ctypes_bytes(value), arg.bytes);
+        break;
+    }
+  }
+  return true;
+}
+
+PyObject* Launcher::launch(PyStreams& streams, PyObject* const* args, size_t count,
+                           PyObject* keywords) {
+  const Names& n = names();
+  PyObject* given[4] = {nullptr, nullptr, nullptr, nullptr};  // kernel, dim, inputs, outputs
+  PyObject* device = nullptr;
+  if (count > 4) return nullptr;
+  for (size_t i = 0; i < count; ++i) given[i] = args[i];
+  const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
+  for (Py_ssize_t i = 0; i < named; ++i) {
+    PyObject* name = PyTuple_GET_ITEM(keywords, i);
+    PyObject* value = args[count + i];
+    if (name == n.kernel) {
+      given[0] = value;
+    } else if (name == n.dim) {
+      given[1] = value;
+    } else if (name == n.inputs) {
+      given[2] = value;
+    } else if (name == n.outputs) {
+      given[3] = value;
+    } else if (name == n.device) {
+      device = value;
+    } else if (name != n.block_dim && name != n.record_tape) {
+      return nullptr;
+    }
+  }
+  if (given[0] == nullptr || given[1] == nullptr) return nullptr;
+  const auto found = prepared_.find(given[0]);
+  if (found == prepared_.end()) return nullptr;
+  const Prepared& prepared = found->second;
+  if (!is_ordinary(device)) return nullptr;
+
+  uint64_t extents[4];
+  int dims = 0;
+  if (!read_dim(given[1], extents, dims)) return nullptr;
+  uint64_t size = 1;
+  for (int i = 0; i < dims; ++i) size *= extents[i];
+  if (size == 0) {
+    ++empty_launches_;
+    Py_RETURN_NONE;
+  }
+  if (size > prepared.max_threads || !is_current(prepared)) return nullptr;
+
+  values_.clear();
+  for (int side = 2; side < 4; ++side) {
+    PyObject* list = given[side];
+    if (list == nullptr) continue;
+    if (!PyList_CheckExact(list) && !PyTuple_CheckExact(list)) return nullptr;
+    PyObject* const* items = PySequence_Fast_ITEMS(list);
+    values_.insert(values_.end(), items, items + PySequence_Fast_GET_SIZE(list));
+  }
+  if (values_.size() != prepared.args.size()) return nullptr;
+
+  Streams::Slot& slot = streams.open_slot();
+  char bounds[32];
+  const size_t bounds_bytes = write_bounds(extents, dims, prepared.kernel_dim, size, bounds);
+  const size_t args_at = 32;
+  slot.call.reserve_blob(args_at + prepared.args_bytes);
+  std::memcpy(slot.call.blob_data(), bounds, bounds_bytes);
+  if (!pack(prepared, values_.data(), slot.call.blob_data() + args_at, slot.accesses, slot.keep)) {
+    std::vector<void*> dropped;
+    dropped.swap(slot.keep);
+    for (void* object : dropped) Py_DECREF(static_cast<PyObject*>(object));
+    return nullptr;
+  }
+  Py_INCREF(prepared.keep.ptr());
+  slot.keep.push_back(prepared.keep.ptr());
+  slot.call.function = reinterpret_cast<void*>(prepared.function);
+  slot.call.per_lane = prepared.lanes ? &prepared.lanes->functions : nullptr;
+  slot.call.args[0] = 0;
+  slot.call.args[1] = static_cast<int64_t>(args_at);
+  slot.call.blob_args = 3;
+  slot.label = prepared.label;
+  streams.streams.commit(slot);
+  ++prepared_launches_;
+  Py_RETURN_NONE;
+}
+
+}  // namespace ks
+
+namespace {
+
+// The window that this thread has open, if its launches may take the native way.
+struct Active {
+  ks::Launcher* launcher = nullptr;
+  ks::PyStreams* streams = nullptr;
+};
+thread_local Active t_active;
+PyObject* g_original_launch = nullptr;
+
+PyObject* launch(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  if (t_active.launcher != nullptr) {
+    PyObject* done = t_active.launcher->launch(*t_active.streams, args,
+                                               static_cast<size_t>(count), keywords);
+    if (done != nullptr || PyErr_Occurred() != nullptr) return done;
+  }
+  return PyObject_Vectorcall(g_original_launch, args, static_cast<size_t>(count), keywords);
+}
+
+PyMethodDef g_launch_def = {
+    "launch", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(launch)),
+    METH_FASTCALL | METH_KEYWORDS, "wp.launch, natively where the kernel is known."};
+
+}  // namespace
+
+void bind_launcher(py::module_& m) {
+  py::class_<ks::Launcher>(m, "Launcher")
+      .def(py::init<const py::dict&>())
+      .def("prepare", &ks::Launcher::prepare)
+      .def_property_readonly("prepared_launches", &ks::Launcher::prepared_launches)
+      .def_property_readonly("empty_launches", &ks::Launcher::empty_launches);
+  m.attr("launch") = py::reinterpret_steal<py::object>(PyCFunction_NewEx(&g_launch_def, nullptr, nullptr));
+  m.def("set_original_launch", [](const py::object& original) {
+    Py_XDECREF(g_original_launch);
+    g_original_launch = original.inc_ref().ptr();
+  });
+  // Whoever activates keeps both alive until it deactivates.
+  m.def("activate_launcher", [](ks::Launcher* launcher, ks::PyStreams* streams) {
+    t_active = {launcher, streams};
+  }, py::arg("launcher").none(true), py::arg("streams").none(true));
+  m.def("has_ctypes_layout", [](py::object structure, uint64_t address) {
+    return reinterpret_cast<uint64_t>(ks::ctypes_bytes(structure.ptr())) == address;
+  });
+}

@@ -1,0 +1,312 @@
+#include "replay.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "streams.h"
+
+namespace ks {
+
+Replay::Replay(int lanes) : lanes_(lanes), events_(lanes) {}
+
+Replay::~Replay() { cancel(); }
+
+uint32_t Replay::add(Kind kind, int parent, int side) {
+  const uint32_t index = static_cast<uint32_t>(nodes_.size());
+  nodes_.emplace_back();
+  Node& node = nodes_.back();
+  node.kind = kind;
+  node.parent = parent;
+  node.side = side;
+  (parent == kTop ? top_ : nodes_[parent].bodies[side]).push_back(index);
+  return index;
+}
+
+uint32_t Replay::add_call(Call call, int parent, int side) {
+  const uint32_t index = add(Kind::kCall, parent, side);
+  nodes_[index].call = std::move(call);
+  return index;
+}
+
+uint32_t Replay::add_loop(const int32_t* condition, int parent, int side) {
+  const uint32_t index = add(Kind::kLoop, parent, side);
+  nodes_[index].condition = condition;
+  return index;
+}
+
+uint32_t Replay::add_branch(const int32_t* condition, int parent, int side) {
+  const uint32_t index = add(Kind::kBranch, parent, side);
+  nodes_[index].condition = condition;
+  return index;
+}
+
+uint32_t Replay::add_host() {
+  const uint32_t index = add(Kind::kHost, kTop, 0);
+  hosts_.push_back(index);
+  return index;
+}
+
+void Replay::add_edge(uint32_t before, uint32_t after) {
+  nodes_[before].after.push_back(after);
+  ++nodes_[after].before;
+}
+
+// Paths are measured from the end. A node in a body is followed by what follows its loop.
+void Replay::rank_bodies(const std::vector<uint32_t>& body, std::vector<double>& length,
+                         double after_parent) {
+  for (auto it = body.rbegin(); it != body.rend(); ++it) {
+    Node& node = nodes_[*it];
+    double longest = after_parent;
+    for (const uint32_t next : node.after) longest = std::max(longest, length[next]);
+    const double own = node.runs > 0 ? static_cast<double>(node.total_ns) / node.runs : 1000.0;
+    length[*it] = longest + own;
+    for (const auto& inner : node.bodies) rank_bodies(inner, length, longest);
+  }
+}
+
+void Replay::rank() {
+  std::vector<double> length(nodes_.size(), 0.0);
+  rank_bodies(top_, length, 0.0);
+  by_rank_.resize(nodes_.size());
+  std::iota(by_rank_.begin(), by_rank_.end(), 0u);
+  std::stable_sort(by_rank_.begin(), by_rank_.end(),
+                   [&](uint32_t a, uint32_t b) { return length[a] > length[b]; });
+  rank_of_.resize(nodes_.size());
+  for (uint32_t position = 0; position < by_rank_.size(); ++position)
+    rank_of_[by_rank_[position]] = position;
+  ready_.assign((nodes_.size() + 63) / 64, 0);
+}
+
+int Replay::pop_ready() {
+  for (size_t word = 0; word < ready_.size(); ++word) {
+    if (ready_[word] == 0) continue;
+    const int bit = __builtin_ctzll(ready_[word]);
+    ready_[word] &= ready_[word] - 1;
+    ready_count_.fetch_sub(1, std::memory_order_seq_cst);
+    return static_cast<int>(by_rank_[word * 64 + bit]);
+  }
+  return -1;
+}
+
+void Replay::make_ready(uint32_t index) {
+  switch (nodes_[index].kind) {
+    case Kind::kCall: {
+      const uint32_t position = rank_of_[index];
+      ready_[position / 64] |= uint64_t{1} << (position % 64);
+      ready_count_.fetch_add(1, std::memory_order_seq_cst);
+      return;
+    }
+    case Kind::kLoop:
+    case Kind::kBranch:
+      test(index);
+      return;
+    case Kind::kHost:
+      nodes_[index].remaining = 1;
+      if (next_host_ < hosts_.size() && hosts_[next_host_] == index)
+        host_is_ready_.store(true, std::memory_order_seq_cst);
+      return;
+  }
+}
+
+void Replay::test(uint32_t index) {
+  Node& node = nodes_[index];
+  const bool holds = *static_cast<const volatile int32_t*>(node.condition) != 0;
+  const int side = holds ? 0 : 1;
+  if (node.kind == Kind::kLoop ? holds : !node.bodies[side].empty()) {
+    arm(index, node.kind == Kind::kLoop ? 0 : side);
+  } else {
+    complete(index);
+  }
+}
+
+void Replay::arm(uint32_t index, int side) {
+  const std::vector<uint32_t>& body = nodes_[index].bodies[side];
+  nodes_[index].remaining = static_cast<uint32_t>(body.size());
+  for (const uint32_t inner : body) nodes_[inner].pending = nodes_[inner].before;
+  for (const uint32_t inner : body)
+    if (nodes_[inner].before == 0) make_ready(inner);
+}
+
+void Replay::complete(uint32_t index) {
+  Node& node = nodes_[index];
+  for (const uint32_t next : node.after)
+    if (--nodes_[next].pending == 0) make_ready(next);
+  if (node.parent == kTop) {
+    top_remaining_.fetch_sub(1, std::memory_order_seq_cst);
+    return;
+  }
+  Node& parent = nodes_[node.parent];
+  if (--parent.remaining > 0) return;
+  if (parent.kind == Kind::kLoop) {
+    test(static_cast<uint32_t>(node.parent));
+  } else {
+    complete(static_cast<uint32_t>(node.parent));
+  }
+}
+
+void Replay::begin() {
+  if (rank_of_.size() != nodes_.size()) rank();
+  float_mode_ = read_float_mode();
+  for (auto& lane : events_) lane.clear();
+  next_host_ = 0;
+  host_is_ready_.store(false);
+  is_cancelled_.store(false);
+  std::fill(ready_.begin(), ready_.end(), 0);
+  ready_count_.store(0);
+  top_remaining_.store(static_cast<uint32_t>(top_.size()));
+  for (Node& node : nodes_) {
+    node.run_ns = 0;
+    node.remaining = 0;
+  }
+  lock_.lock();
+  for (const uint32_t index : top_) nodes_[index].pending = nodes_[index].before;
+  for (const uint32_t index : top_)
+    if (nodes_[index].before == 0) make_ready(index);
+  lock_.unlock();
+  is_over_.store(false, std::memory_order_seq_cst);
+  if (lanes_ > 1 && workers_.empty())
+    workers_ = WorkerPool::instance().lend(this, lanes_ - 1, 1);
+}
+
+void Replay::execute(Node& node, uint32_t index, int lane) {
+  if (const int pause = Streams::jitter_us.load(std::memory_order_relaxed); pause > 0)
+    pause_randomly(pause);
+  const int64_t start = is_timed_ || is_traced_ ? now_ns() : 0;
+  std::string error = node.call.run(lane);
+  if (is_timed_ || is_traced_) {
+    const int64_t end = now_ns();
+    node.run_ns += end - start;
+    if (is_traced_) events_[lane].push_back({index, lane, start, end});
+  }
+  if (!error.empty()) {
+    lock_.lock();
+    if (!failed_) {
+      failed_ = true;
+      error_ = std::move(error);
+      error_node_ = index;
+    }
+    lock_.unlock();
+  }
+}
+
+bool Replay::run_ready(int lane, bool stop_for_host) {
+  lock_.lock();
+  int index = pop_ready();
+  bool has_more = ready_count_.load(std::memory_order_relaxed) > 0;
+  lock_.unlock();
+  const bool ran = index >= 0;
+  while (index >= 0) {
+    if (has_more) work_gate_.notify();
+    execute(nodes_[index], static_cast<uint32_t>(index), lane);
+    lock_.lock();
+    complete(static_cast<uint32_t>(index));
+    const bool is_done = top_remaining_.load(std::memory_order_relaxed) == 0 ||
+                         is_cancelled_.load(std::memory_order_relaxed);
+    const bool host_waits = host_is_ready_.load(std::memory_order_relaxed);
+    index = is_done || (stop_for_host && host_waits) ? -1 : pop_ready();
+    has_more = ready_count_.load(std::memory_order_relaxed) > 0;
+    lock_.unlock();
+    if (lane != 0 && (is_done || host_waits || has_more || index < 0)) owner_gate_.notify();
+    if (index < 0 && has_more) work_gate_.notify();
+  }
+  return ran;
+}
+
+void Replay::work(int lane) {
+  const uint32_t mode = read_float_mode();
+  write_float_mode(float_mode_);
+  for (;;) {
+    run_ready(lane, false);
+    if (is_over_.load(std::memory_order_acquire)) break;
+    work_gate_.wait([this] {
+      return is_over_.load(std::memory_order_acquire) ||
+             (has_ready() && !is_cancelled_.load(std::memory_order_acquire));
+    });
+  }
+  write_float_mode(mode);
+}
+
+int64_t Replay::advance() {
+  for (;;) {
+    if (host_is_ready_.load(std::memory_order_acquire))
+      return static_cast<int64_t>(hosts_[next_host_]);
+    if (top_remaining_.load(std::memory_order_acquire) == 0) {
+      stop();
+      return -1;
+    }
+    if (has_ready() && run_ready(0, true)) continue;
+    const int64_t start = now_ns();
+    owner_gate_.wait([this] {
+      return host_is_ready_.load(std::memory_order_acquire) || has_ready() ||
+             top_remaining_.load(std::memory_order_acquire) == 0;
+    });
+    wait_ns_ += now_ns() - start;
+  }
+}
+
+void Replay::complete_host(uint32_t index) {
+  lock_.lock();
+  ++next_host_;
+  host_is_ready_.store(false, std::memory_order_seq_cst);
+  nodes_[index].remaining = 0;
+  complete(index);
+  // The next host node may have become ready before it was its turn.
+  if (next_host_ < hosts_.size() && nodes_[hosts_[next_host_]].remaining == 1)
+    host_is_ready_.store(true, std::memory_order_seq_cst);
+  const bool has_work = ready_count_.load(std::memory_order_relaxed) > 0;
+  lock_.unlock();
+  if (has_work) work_gate_.notify();
+}
+
+// Ends a run: workers leave, durations are added up.
+void Replay::stop() {
+  is_over_.store(true, std::memory_order_seq_cst);
+  work_gate_.notify();
+  WorkerPool::instance().take_back(workers_);
+  workers_.clear();
+  if (!is_timed_) return;
+  for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) {
+    node->total_ns += node->run_ns;
+    ++node->runs;
+    if (node->parent != kTop) nodes_[node->parent].run_ns += node->run_ns;
+  }
+}
+
+void Replay::cancel() {
+  if (is_over_.load()) return;
+  is_cancelled_.store(true, std::memory_order_seq_cst);
+  stop();
+}
+
+void Replay::patch(uint32_t node, size_t offset, uint64_t value) {
+  std::memcpy(nodes_[node].call.blob_data() + offset, &value, sizeof value);
+}
+
+bool Replay::take_error(std::string& message, uint32_t& node) {
+  lock_.lock();
+  const bool had_one = failed_;
+  message = std::move(error_);
+  node = error_node_;
+  failed_ = false;
+  error_.clear();
+  lock_.unlock();
+  return had_one;
+}
+
+std::vector<int64_t> Replay::durations() const {
+  std::vector<int64_t> mean(nodes_.size(), 0);
+  for (size_t i = 0; i < nodes_.size(); ++i)
+    if (nodes_[i].runs > 0) mean[i] = nodes_[i].total_ns / nodes_[i].runs;
+  return mean;
+}
+
+std::vector<ReplayEvent> Replay::events() const {
+  std::vector<ReplayEvent> all;
+  for (const auto& lane : events_) all.insert(all.end(), lane.begin(), lane.end());
+  std::sort(all.begin(), all.end(),
+            [](const ReplayEvent& a, const ReplayEvent& b) { return a.start_ns < b.start_ns; });
+  return all;
+}
+
+}  // namespace ks

@@ -1,0 +1,66 @@
+// The window as Python holds it: Streams plus the Python objects that its tasks keep alive.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "calls_py.h"
+#include "streams.h"
+
+namespace ks {
+
+class PyStreams {
+ public:
+  PyStreams(int lanes, int size, size_t record_limit) : streams(lanes, size, record_limit) {}
+  ~PyStreams() { close(); }
+
+  void close() {
+    {
+      pybind11::gil_scoped_release release;
+      streams.close();
+    }
+    drop_finished();
+  }
+
+  // Waits for a free slot; with the GIL held on entry and exit.
+  Streams::Slot& open_slot() {
+    drop_finished();
+    while (!streams.has_room()) {
+      {
+        pybind11::gil_scoped_release release;
+        streams.wait_for_room();
+      }
+      drop_finished();
+    }
+    return streams.open_slot();
+  }
+
+  // Gives up the objects of finished tasks. A destructor may submit tasks (a deferred free), so the
+  // list is detached first.
+  void drop_finished() {
+    streams.reap(finished_);
+    if (finished_.empty()) return;
+    std::vector<void*> dropped;
+    dropped.swap(finished_);
+    for (void* object : dropped) Py_DECREF(static_cast<PyObject*>(object));
+  }
+
+  template <class Wait>
+  void wait(Wait wait) {
+    {
+      pybind11::gil_scoped_release release;
+      wait();
+    }
+    drop_finished();
+  }
+
+  Streams streams;
+
+ private:
+  std::vector<void*> finished_;
+};
+
+}  // namespace ks

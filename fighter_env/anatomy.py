@@ -4,12 +4,12 @@ Everything that describes the body is here; `body` only turns it into a model. A
 y to the left, z up; every segment frame equals the world frame when the fighter stands upright
 with hanging arms, so that all joint angles are zero in that pose.
 
-Sources. Segment masses: de Leva 1996 (J. Biomech. 29, 1223), men, as fractions of 75 kg; the gloves
-add 0.34 kg each (12 oz). Lengths: Drillis and Contini's fractions of stature as printed in Winter,
-"Biomechanics and Motor Control of Human Movement", at 1.75 m. Peak torques: rounded to the middle of
-the ranges that Anderson et al. 2007 (J. Biomech. 40, 3105) give for hip, knee and ankle of young
-adults, and Holzbaur et al. 2007 (J. Biomech. 40, 2442) for shoulder and elbow; the trunk after
-extension tests of trained men. They are isometric peaks per joint, not single muscles.
+Sources. Segment masses: de Leva 1996 (J. Biomech. 29, 1223), men, as fractions of 75 kg; the
+gloves add 0.34 kg each (12 oz). Lengths: Drillis and Contini's fractions of stature as printed in
+Winter, "Biomechanics and Motor Control of Human Movement", at 1.75 m. Peak torques: rounded to the
+middle of the ranges that Anderson et al. 2007 (J. Biomech. 40, 3105) give for hip, knee and ankle
+of young adults, and Holzbaur et al. 2007 (J. Biomech. 40, 2442) for shoulder and elbow; the trunk
+after extension tests of trained men. They are isometric peaks per joint, not single muscles.
 """
 
 from __future__ import annotations

@@ -400,10 +400,33 @@ _LEG = ("hip_inward", "hip_abduct", "hip_flex", "knee", "ankle_flex", "ankle_rol
 
 def describe(model: Any) -> dict[str, list[float]]:
     """Every number of the model that changes how it moves, by field name."""
-    fields = (
-        "body_mass body_inertia body_ipos body_pos jnt_axis jnt_range jnt_pos dof_damping "
-        "dof_armature geom_size geom_pos geom_quat geom_type geom_contype geom_conaffinity "
-        "geom_friction geom_solref geom_solimp actuator_gear actuator_gainprm actuator_biasprm "
-        "actuator_dynprm actuator_lengthrange actuator_ctrlrange site_pos"
-    ).split()
-    return {name: np.asarray(getattr(model, name), float).ravel().tolist() for name in fields}
+    return {name: np.asarray(getattr(model, name), float).ravel().tolist() for name in _DESCRIBED}
+
+
+_DESCRIBED = (
+    "body_mass",
+    "body_inertia",
+    "body_ipos",
+    "body_pos",
+    "jnt_axis",
+    "jnt_range",
+    "jnt_pos",
+    "dof_damping",
+    "dof_armature",
+    "geom_size",
+    "geom_pos",
+    "geom_quat",
+    "geom_type",
+    "geom_contype",
+    "geom_conaffinity",
+    "geom_friction",
+    "geom_solref",
+    "geom_solimp",
+    "actuator_gear",
+    "actuator_gainprm",
+    "actuator_biasprm",
+    "actuator_dynprm",
+    "actuator_lengthrange",
+    "actuator_ctrlrange",
+    "site_pos",
+)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 __all__ = [
     "ActionError",
-    "CapacityOverflow",
+    "CapacityError",
     "ClipError",
     "ConfigError",
     "FighterError",
-    "FingerprintMismatch",
+    "FingerprintError",
     "TeacherError",
 ]
 
@@ -33,9 +33,9 @@ class TeacherError(FighterError, ValueError):
     """A teacher file does not fit this body."""
 
 
-class FingerprintMismatch(FighterError, RuntimeError):
+class FingerprintError(FighterError, RuntimeError):
     """A saved state belongs to another body, layout, clip set or configuration."""
 
 
-class CapacityOverflow(FighterError, RuntimeError):
+class CapacityError(FighterError, RuntimeError):
     """Contacts or constraints did not fit (strict mode only)."""

@@ -6,9 +6,6 @@ compiled graph into pieces), and every entry has a name, a shape and a unit.
 
 from __future__ import annotations
 
-from math import prod
-from typing import NamedTuple
-
 from torch import Tensor
 
 from fighter_env import anatomy, body

@@ -35,6 +35,8 @@ class PhysicsConfig:
         nconmax: Contacts per world that MuJoCo Warp has room for (pooled over the batch).
         njmax: Constraint rows per world that MuJoCo Warp has room for.
         threads: Rollout threads of MuJoCo C; 0 means one per core of this process.
+        conditional_solver: MuJoCo Warp leaves its solver loop when every world has converged
+            (a loop node when recorded); False runs all iterations, without any condition.
     """
 
     timestep: float = body.TIMESTEP
@@ -42,6 +44,7 @@ class PhysicsConfig:
     nconmax: int = 48
     njmax: int = 192
     threads: int = 0
+    conditional_solver: bool = True
 
 
 @dataclass
@@ -75,7 +78,6 @@ class Physics(ABC):
         self.sensor_history = torch.zeros(history, device=device)
         self.overflow = torch.zeros(num_envs, dtype=torch.int32, device=device)
         self.solver_limit = torch.zeros(num_envs, dtype=torch.int32, device=device)
-        self.mocap_path: Tensor | None = None
         self.qpos: Tensor
         self.qvel: Tensor
         self.act: Tensor
@@ -95,13 +97,15 @@ class Physics(ABC):
         Args:
             ctrl: Excitations in [0, 1], shape (N, nu).
             mocap_pos: Mocap positions at the start of each substep and at the end, shape
-                (N, substeps + 1, nmocap, 3).
+                (N, substeps + 1, nmocap, 3). The first must be where they are now.
             mocap_quat: The same for orientations, shape (N, substeps + 1, nmocap, 4).
             push: Force on the trunk in the world frame (N), shape (N, 3).
         """
 
     @abstractmethod
-    def restart(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
+    def restart(
+        self, mask: Tensor, qpos: Tensor, qvel: Tensor, mocap_pos: Tensor, mocap_quat: Tensor
+    ) -> None:
         """Puts the worlds of `mask` into a given state, clears what they remember, and refreshes
         `sensors`; other worlds are not changed by a bit.
 
@@ -109,6 +113,8 @@ class Physics(ABC):
             mask: Worlds to restart, bool, shape (N,).
             qpos: New positions, shape (N, nq).
             qvel: New velocities, shape (N, nv).
+            mocap_pos: New mocap positions, shape (N, nmocap, 3).
+            mocap_quat: New mocap orientations, shape (N, nmocap, 4).
         """
 
     @abstractmethod
@@ -131,10 +137,7 @@ class Physics(ABC):
         """Takes a state over; model scales are set by the caller before."""
         for name in STATE:
             getattr(self, name).copy_(state[name])
-        force = layout.FORCE_SENSORS
-        kept = self.sensors[:, force].clone()
         self.refresh()
-        self.sensors[:, force] = kept
 
 
 STATE = (

@@ -81,11 +81,15 @@ class MujocoPhysics(Physics):
         self.mocap_pos.copy_(mocap_pos[:, -1])
         self.mocap_quat.copy_(mocap_quat[:, -1])
 
-    def restart(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
+    def restart(
+        self, mask: Tensor, qpos: Tensor, qvel: Tensor, mocap_pos: Tensor, mocap_quat: Tensor
+    ) -> None:
         """Puts the worlds of `mask` into a given state and refreshes their sensors."""
         column = mask[:, None]
         self.qpos.copy_(torch.where(column, qpos, self.qpos))
         self.qvel.copy_(torch.where(column, qvel, self.qvel))
+        self.mocap_pos.copy_(torch.where(column[..., None], mocap_pos, self.mocap_pos))
+        self.mocap_quat.copy_(torch.where(column[..., None], mocap_quat, self.mocap_quat))
         self.act.masked_fill_(column, 0.0)
         self.sensor_history.masked_fill_(mask[:, None, None], 0.0)
         self.refresh(np.flatnonzero(mask.numpy()))

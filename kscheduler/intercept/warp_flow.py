@@ -1,0 +1,420 @@
+"""What a generated Warp function reads and writes, by following addresses through its statements.
+
+Every parameter of a function is a *root*. A variable is described by the roots whose memory it can
+reach; the description only grows, and the statements are visited until it no longer does, so
+branches, loops and reassigned arrays need no special care. A function is summed up once and
+its callers use the summary.
+
+Guarantee: memory that a launch writes belongs to a root that is marked written, and memory that it
+reads to one that is marked read. Whatever is not understood (a statement, a builtin, a native
+snippet, an address turned into an integer) reads and writes everything that it names, and marks it
+opaque. Arrays used only for their shape, or not at all, are marked neither.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from kscheduler.intercept.warp_source import Function, Node, Statement, Types
+
+__all__ = ["Summary", "summarise_module"]
+
+_RETURN = "return"
+
+_NO_ACCESS = frozenset({"wp::len", "wp::unot"})
+_PASSES_ON = frozenset({"wp::copy", "wp::where", "wp::select", "wp::tuple", "wp::extract"})
+_POINTS_INTO = frozenset({"wp::address", "wp::index", "wp::indexref"})
+_READS = frozenset(
+    {"wp::tile_load", "wp::tile_load_indexed", "wp::lower_bound", "wp::print", "wp::sample_cdf"}
+)
+_WRITES_FIRST = frozenset(
+    {"wp::store", "wp::array_store", "wp::tile_store", "wp::tile_store_indexed"}
+)
+_ATOMIC = re.compile(r"wp::(?:tile_|array_)?atomic_\w+")
+# Calls that do not take an integer for an address. Any other call with a 64-bit unsigned argument
+# may be a query of a mesh, BVH, hash grid, volume or texture, or make an array of a pointer.
+_ARITHMETIC = re.compile(
+    r"if|return|bool|int|float|printf|(?:wp::)?(?:u?int\d+|float\d+|bool|vec_t|mat_t|load|store|"
+    r"address|index|indexref|array_store|view|copy|where|select|tuple|extract|print|len|lower_bound|"
+    r"add|sub|mul|div|floordiv|mod|min|max|clamp|abs|sign|neg|pos|unot|invert|bit_\w+|lshift|rshift|"
+    r"popcount|\w*atomic_\w+|slice_t|range|iter_\w+|assign\w*|\w+_inplace|\w+_ref|expect_\w+)"
+)
+_CALL = re.compile(r"([A-Za-z_][\w:]*)(?:<[^()]*>)?\(([^()]*)\)")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+class Summary(NamedTuple):
+    """Effects of a function on what its parameters reach; masks have one bit per parameter.
+
+    Args:
+        name: Name in C++; of a kernel, its mangled name.
+        is_kernel: Whether it is a launchable kernel.
+        parameters: (name, type) in order.
+        reads: Parameters whose memory is read.
+        writes: Parameters whose memory is written.
+        opaque: Parameters through which unseen memory may be touched.
+        returns: Parameters that a result may reach, by output name ("return", "ret_0", ...).
+        handles: An id or raw address of 64 bits may be followed.
+        hidden: Memory that no parameter reaches may be touched.
+        atomics: Atomics are used.
+    """
+
+    name: str
+    is_kernel: bool
+    parameters: tuple[tuple[str, str], ...]
+    reads: int = 0
+    writes: int = 0
+    opaque: int = 0
+    returns: Mapping[str, int] = {}
+    handles: bool = False
+    hidden: bool = False
+    atomics: bool = False
+
+
+class _Value(NamedTuple):
+    """What an expression stands for: roots it holds, roots it points into, locals it points to."""
+
+    holds: int = 0
+    into: int = 0
+    locals: frozenset[str] = frozenset()
+
+
+_NOTHING = _Value()
+
+
+def summarise_module(types: Types, functions: Iterable[Function]) -> list[Summary]:
+    """Sum up every forward function of a module.
+
+    Args:
+        types: Types of the module.
+        functions: Functions, callees before callers.
+
+    Returns:
+        One summary per function, in the same order.
+    """
+    known: dict[str, list[Summary]] = {}
+    summaries = []
+    for function in functions:
+        if function.is_generated:
+            summary = _Flow(types, function, known).run()
+        else:
+            summary = _summarise_unseen(types, function)
+        known.setdefault(function.name, []).append(summary)
+        summaries.append(summary)
+    return summaries
+
+
+def _summarise_unseen(types: Types, function: Function) -> Summary:
+    """A native snippet: free C++, which reads and writes all that its parameters reach."""
+    everything = sum(
+        1 << index
+        for index, (_, ctype) in enumerate(function.parameters)
+        if types.is_carrier(ctype)
+    )
+    words = set(_WORD.findall(re.sub(r"//.*|#.*", "", function.body)))
+    plain = all(
+        types.is_plain_array(ctype) or types.is_pointer(ctype) or not types.is_carrier(ctype)
+        for _, ctype in function.parameters
+    )
+    outputs = [name for name, _ in function.parameters if name.startswith("ret_")]
+    return Summary(
+        function.name,
+        False,
+        function.parameters,
+        everything,
+        everything,
+        0 if plain and "grad" not in words else everything,
+        dict.fromkeys([_RETURN, *outputs], everything),
+        handles=any(types.holds_handle(ctype) for _, ctype in function.parameters),
+        hidden=bool(words & {"static", "extern", "asm", "thread_local"}),
+        atomics=any(word.startswith("atomic") for word in words),
+    )
+
+
+class _Flow:
+    """One function on the way to its summary."""
+
+    def __init__(
+        self, types: Types, function: Function, known: Mapping[str, list[Summary]]
+    ) -> None:
+        self._types = types
+        self._function = function
+        self._known = known
+        self._ctypes = dict(function.parameters) | function.locals
+        self._carriers = frozenset(
+            name for name, ctype in self._ctypes.items() if types.is_carrier(ctype)
+        )
+        self._pointers = frozenset(
+            name for name in self._carriers if types.is_pointer(self._ctypes[name])
+        )
+        self._holds: dict[str, int] = {}
+        self._into: dict[str, int] = {}
+        self._locals: dict[str, frozenset[str]] = {}
+        for index, (name, _) in enumerate(function.parameters):
+            if name in self._carriers and not name.startswith("ret_"):
+                (self._into if name in self._pointers else self._holds)[name] = 1 << index
+        self._reads = self._writes = self._opaque = 0
+
+    def run(self) -> Summary:
+        """Visit the statements until nothing changes."""
+        statements = list(self._function.statements(self._carriers))
+        before: tuple[object, ...] = ()
+        while before != (after := self._state()):
+            before = after
+            for statement in statements:
+                self._visit(statement)
+        callees = self._callees()
+        outputs = [name for name, _ in self._function.parameters if name.startswith("ret_")]
+        return Summary(
+            self._function.name,
+            self._function.is_kernel,
+            self._function.parameters,
+            self._reads,
+            self._writes,
+            self._opaque,
+            {name: self._holds.get(name, 0) for name in [_RETURN, *outputs]},
+            handles=any(callee.handles for callee in callees) or self._follows_handles(),
+            hidden=any(callee.hidden for callee in callees) or "det_ctx" in self._function.body,
+            atomics=any(callee.atomics for callee in callees)
+            or _ATOMIC.search(self._function.body) is not None,
+        )
+
+    def _state(self) -> tuple[object, ...]:
+        return (
+            dict(self._holds),
+            dict(self._into),
+            dict(self._locals),
+            (self._reads, self._writes, self._opaque),
+        )
+
+    def _callees(self) -> list[Summary]:
+        names = set(_WORD.findall(self._function.body)) & self._known.keys()
+        return [summary for name in names for summary in self._known[name]]
+
+    def _follows_handles(self) -> bool:
+        handles = {
+            name for name, ctype in self._ctypes.items() if self._types.holds_handle(ctype)
+        } - self._pointers
+        if not handles:
+            return False
+        for name, arguments in _CALL.findall(self._function.body):
+            if handles.intersection(_WORD.findall(arguments)) and not (
+                _ARITHMETIC.fullmatch(name) or name in self._known or name in self._types.structs
+            ):
+                return True
+        return False
+
+    # Statements
+
+    def _visit(self, statement: Statement) -> None:
+        if statement.value is None:
+            roots = self._roots_of(statement.names)
+            self._escape(roots)
+            self._mix(_Value(roots), statement.names)
+            return
+        value = self._evaluate(statement.value)
+        if statement.target is None:
+            return
+        if isinstance(statement.target, str):
+            self._assign_variable(_RETURN, value)
+        elif statement.target[0] == "var":
+            self._assign_variable(statement.target[1], value)
+        else:
+            self._store(self._evaluate(statement.target), value)
+
+    def _assign_variable(self, name: str, value: _Value) -> None:
+        if name in self._pointers:
+            self._grow(self._into, name, value.into | (0 if value.locals else value.holds))
+            self._locals[name] = self._locals.get(name, frozenset()) | value.locals
+            return
+        self._reads |= value.into
+        if name in self._carriers or name == _RETURN:
+            self._grow(self._holds, name, self._roots(value))
+
+    def _store(self, place: _Value, value: _Value) -> None:
+        """``*place = value``."""
+        self._reads |= value.into
+        self._writes |= place.into
+        held = self._roots(value)
+        for name in place.locals:
+            self._grow(self._holds, name, held)
+        if place.into:
+            self._escape(held)
+
+    def _grow(self, table: dict[str, int], name: str, roots: int) -> None:
+        table[name] = table.get(name, 0) | roots
+
+    def _roots(self, value: _Value) -> int:
+        """Every root that a value can lead to."""
+        roots = value.holds | value.into
+        for name in value.locals:
+            roots |= self._holds.get(name, 0)
+        return roots
+
+    def _roots_of(self, names: Iterable[str]) -> int:
+        roots = 0
+        for name in names:
+            roots |= self._roots(self._variable(name))
+        return roots
+
+    def _escape(self, roots: int) -> None:
+        """Addresses that can no longer be followed."""
+        self._reads |= roots
+        self._writes |= roots
+        self._opaque |= roots
+
+    def _mix(self, value: _Value, names: Iterable[str]) -> None:
+        """Any of the variables may have received any of the addresses."""
+        roots = self._roots(value)
+        for name in names:
+            if name in self._pointers:
+                self._grow(self._into, name, roots)
+            elif name in self._carriers:
+                self._grow(self._holds, name, roots)
+            for local in self._locals.get(name, ()):
+                self._grow(self._holds, local, roots)
+
+    # Expressions
+
+    def _variable(self, name: str) -> _Value:
+        if name in self._pointers:
+            return _Value(0, self._into.get(name, 0), self._locals.get(name, frozenset()))
+        if name in self._carriers:
+            return _Value(self._holds.get(name, 0), 0, frozenset((name,)))
+        return _NOTHING
+
+    def _evaluate(self, node: Node) -> _Value:
+        kind = node[0]
+        if kind == "var":
+            return self._variable(node[1])
+        if kind == "call":
+            return self._call(node[1], node[2])
+        if kind == "pointer":
+            value = self._evaluate(node[1])
+            return _Value(0, value.into, value.locals) if value.locals else value
+        if kind == "member":
+            return self._member(node[1], node[2])
+        values = [self._evaluate(part) for part in node[1]] if kind == "value" else []
+        if kind == "cast":
+            values = [self._evaluate(node[1])]
+            self._escape(self._roots(values[0]))
+        for value in values:
+            self._reads |= value.into
+        return self._together(values)
+
+    def _together(self, values: Iterable[_Value]) -> _Value:
+        roots = 0
+        for value in values:
+            roots |= self._roots(value)
+        return _Value(roots)
+
+    def _member(self, base: Node, field: str) -> _Value:
+        value = self._evaluate(base)
+        ctype = self._ctypes.get(base[1], "") if base[0] == "var" else ""
+        ctype = ctype.rstrip("*")
+        if ctype in self._types.structs:
+            return value
+        if field in ("data", "grad"):
+            self._escape(self._roots(value))
+        if ctype.startswith("wp::") and field in ("shape", "strides", "ndim", "size"):
+            return _NOTHING
+        return value
+
+    def _call(self, name: str, arguments: tuple[Node, ...]) -> _Value:
+        values = [self._evaluate(argument) for argument in arguments]
+        if name in self._known:
+            return self._call_function(name, arguments, values)
+        if name in _NO_ACCESS:
+            return _NOTHING
+        if name in _POINTS_INTO and values:
+            base = values[0]
+            self._read(values[1:])
+            # An array is followed; a pointer or a plain local is moved within.
+            return _Value(0, base.into | base.holds, base.locals)
+        if name == "wp::load" and len(values) == 1:
+            self._reads |= values[0].into
+            return _Value(self._roots(values[0]))
+        if name == "wp::view" and values:
+            self._read(values[1:])
+            return _Value(self._roots(values[0]))
+        if name in _PASSES_ON or name in self._types.structs:
+            self._read(values)
+            return self._together(values)
+        if name in _READS:
+            self._reads |= self._together(values).holds
+            return _NOTHING
+        if (name in _WRITES_FIRST or _ATOMIC.fullmatch(name)) and values:
+            self._write_first(name, values)
+            return _NOTHING
+        return self._call_unknown(name, arguments, values)
+
+    def _read(self, values: Iterable[_Value]) -> None:
+        for value in values:
+            self._reads |= value.into
+
+    def _write_first(self, name: str, values: list[_Value]) -> None:
+        if name == "wp::store":
+            self._store(values[0], self._together(values[1:]))
+            return
+        place = values[0].into | values[0].holds
+        self._writes |= place
+        if name not in _WRITES_FIRST:
+            self._reads |= place
+        self._escape(self._together(values[1:]).holds)
+
+    def _call_unknown(self, name: str, arguments: tuple[Node, ...], values: list[_Value]) -> _Value:
+        together = self._together(values)
+        self._reads |= together.holds
+        self._writes |= together.holds
+        if not name.startswith("wp::") or name.startswith("wp::adj_"):
+            self._opaque |= together.holds
+        for argument, value in zip(arguments, values, strict=True):
+            names = [argument[1]] if argument[0] == "var" else []
+            self._mix(together, [*names, *value.locals])
+        return together
+
+    def _call_function(
+        self, name: str, arguments: tuple[Node, ...], values: list[_Value]
+    ) -> _Value:
+        overloads = [one for one in self._known[name] if len(one.parameters) == len(values)]
+        if not overloads:
+            return self._call_unknown(name, arguments, values)
+        roots = [self._roots(value) for value in values]
+        everything = 0
+        for mask in roots:
+            everything |= mask
+        for value in values:
+            # A callee may store what it was given through a pointer to a local of ours.
+            if value.locals and not value.holds:
+                for local in value.locals:
+                    self._grow(self._holds, local, everything)
+        result = 0
+        for summary in overloads:
+            for value, (_, ctype) in zip(values, summary.parameters, strict=True):
+                if not self._types.is_pointer(ctype):
+                    self._reads |= value.into
+            self._reads |= _pick(roots, summary.reads)
+            self._writes |= _pick(roots, summary.writes)
+            self._opaque |= _pick(roots, summary.opaque)
+            result |= _pick(roots, summary.returns.get(_RETURN, 0))
+            for index, (parameter, _) in enumerate(summary.parameters):
+                if parameter in summary.returns and arguments[index][0] == "var":
+                    held = _pick(roots, summary.returns[parameter])
+                    self._assign_variable(arguments[index][1], _Value(held))
+        return _Value(result)
+
+
+def _pick(roots: list[int], parameters: int) -> int:
+    picked = 0
+    for index in _bits(parameters):
+        picked |= roots[index]
+    return picked
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest

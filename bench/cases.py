@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from bench.envs import TASKS, Outputs
-from bench.errors import UnknownName, UnusableOption
+from bench.errors import UnknownNameError, UnusableOptionError
 from bench.models import Simulation
 
 __all__ = ["CASES", "Case", "Program", "Snapshot", "find_case"]
@@ -62,10 +62,10 @@ def find_case(name: str) -> Case:
     """The case of that name.
 
     Raises:
-        UnknownName: There is none; the message lists what exists.
+        UnknownNameError: There is none; the message lists what exists.
     """
     if name not in CASES:
-        raise UnknownName("case", name, tuple(CASES))
+        raise UnknownNameError("case", name, tuple(CASES))
     return CASES[name]
 
 
@@ -85,7 +85,7 @@ class Program:
         outputs: What the last `run` returned; None for `physics/` cases.
 
     Raises:
-        UnusableOption: `worlds`, `steps` or `frame_skip` is below 1.
+        UnusableOptionError: `worlds`, `steps` or `frame_skip` is below 1.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Program:
     ) -> None:
         for name, value in (("worlds", worlds), ("steps", steps), ("frame skip", frame_skip)):
             if value < 1:
-                raise UnusableOption(f"{name} must be at least 1, not {value}")
+                raise UnusableOptionError(f"{name} must be at least 1, not {value}")
         self.case = case
         self.simulation = Simulation(case.task, worlds, conditional=conditional)
         self.task = TASKS[case.task](self.simulation, frame_skip=frame_skip, seed=seed)

@@ -20,7 +20,7 @@ import mujoco_warp as mjw
 import numpy as np
 import warp as wp
 
-from bench.errors import UnknownName
+from bench.errors import UnknownNameError
 
 __all__ = ["ITERATIONS", "LS_ITERATIONS", "MODELS", "ModelSpec", "Simulation", "load_model"]
 
@@ -63,10 +63,10 @@ def load_model(name: str) -> mujoco.MjModel:
         name: A key of `MODELS`.
 
     Raises:
-        UnknownName: There is no such model.
+        UnknownNameError: There is no such model.
     """
     if name not in MODELS:
-        raise UnknownName("model", name, tuple(MODELS))
+        raise UnknownNameError("model", name, tuple(MODELS))
     model = mujoco.MjModel.from_xml_path(str(MODELS[name].path))
     model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
     model.opt.iterations = ITERATIONS
@@ -91,9 +91,8 @@ class Simulation:
     """
 
     def __init__(self, name: str, worlds: int, *, conditional: bool = True) -> None:
-        spec = MODELS[name] if name in MODELS else None
         self.host = load_model(name)
-        assert spec is not None
+        spec = MODELS[name]
         self.worlds = worlds
         with wp.ScopedDevice("cpu"):
             self.model = mjw.put_model(self.host)

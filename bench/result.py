@@ -1,0 +1,169 @@
+"""The result of a comparison as JSON: `{"machine": {...}, "rows": [...]}`.
+
+Times are milliseconds unless the name says seconds. A field is null where it means nothing for the
+row's strategy, and all measured fields are null in the row of a strategy that failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+import torch
+
+__all__ = ["Comparison", "Machine", "Row", "describe_machine"]
+
+_PACKAGES = ("kscheduler", "torch", "warp-lang", "mujoco", "mujoco-warp", "gymnasium", "numpy")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and with what a comparison ran.
+
+    Attributes:
+        cpu: Model name of the processor.
+        cores: Logical processors that this process may use.
+        torch_threads: Intra-op threads of torch, the same for every arm.
+        load: Load average over one minute at the start.
+        versions: Package name to version.
+        commit: Of the checkout, with "+" if files were changed; "" outside a checkout.
+        date: UTC, ISO 8601.
+    """
+
+    cpu: str
+    cores: int
+    torch_threads: int
+    load: float
+    system: str
+    python: str
+    versions: dict[str, str]
+    commit: str
+    date: str
+
+
+@dataclass
+class Row:
+    """One strategy on one case.
+
+    Attributes:
+        first_call_s: Preparation and first call; for `serial` it includes loading, and if need be
+            compiling, the kernels that all strategies share.
+        speedup_vs_serial: Median of `serial` over the median of this row.
+        bitwise_equal: Whether every array of the simulation and the environment and the outputs of
+            the last step equal those of `serial`; null for compiled arms, see `max_error`.
+        max_error: Largest absolute difference in outputs and state, for compiled arms.
+        differs: Names of arrays that differ, where `bitwise_equal` is false.
+        critical_path_ms: Longest chain of dependent tasks, by measured kernel time.
+        bound: Streams to the best possible speedup over one stream, from the recorded graph.
+        frame_skip: Physics steps per step.
+        noisy: Whether a counted batch ran beside more than 5% foreign load.
+        discarded: Batches thrown away for that reason.
+        overflow: Whether contacts or constraint rows did not fit in some world.
+        error: Why the strategy failed, in words; null if it did not.
+    """
+
+    case: str
+    worlds: int
+    strategy: str
+    streams: int | None = None
+    window: int | None = None
+    ms_p50: float | None = None
+    ms_p20: float | None = None
+    ms_p80: float | None = None
+    first_call_s: float | None = None
+    speedup_vs_serial: float | None = None
+    bitwise_equal: bool | None = None
+    tasks: int | None = None
+    edges: int | None = None
+    levels: int | None = None
+    width_mean: float | None = None
+    critical_path_ms: float | None = None
+    fences: dict[str, int] | None = None
+    bound: dict[str, float] | None = None
+    user_ms: float | None = None
+    kernels_ms: float | None = None
+    waiting_ms: float | None = None
+    graph_conditional: bool = True
+    iterations: int = 0
+    ls_iterations: int = 0
+    frame_skip: int = 1
+    steps: int = 0
+    repeats: int = 0
+    max_error: float | None = None
+    differs: list[str] = field(default_factory=list)
+    noisy: bool = False
+    discarded: int = 0
+    overflow: bool = False
+    error: str | None = None
+
+
+@dataclass
+class Comparison:
+    """All rows of one run, and the machine."""
+
+    machine: Machine
+    rows: list[Row]
+
+    def to_json(self) -> str:
+        """The documented JSON, indented."""
+        return json.dumps(asdict(self), indent=2)
+
+    def write(self, path: Path) -> None:
+        """Writes the JSON to a file."""
+        path.write_text(self.to_json() + "\n")
+
+    @property
+    def has_wrong_result(self) -> bool:
+        """Whether an exact strategy gave other bits than `serial`."""
+        return any(row.bitwise_equal is False for row in self.rows)
+
+
+def describe_machine() -> Machine:
+    """Reads processor, versions, commit and load."""
+    return Machine(
+        cpu=_cpu_name(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        torch_threads=torch.get_num_threads(),
+        load=round(psutil.getloadavg()[0], 2),
+        system=f"{platform.system()} {platform.machine()}",
+        python=platform.python_version(),
+        versions={name: _version(name) for name in _PACKAGES},
+        commit=_commit(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    try:
+        head = git("rev-parse", "--short", "HEAD")
+        return head + ("+" if head and git("status", "--porcelain", "-uno") else "")
+    except OSError:
+        return ""

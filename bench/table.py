@@ -1,0 +1,119 @@
+"""The table: a rich one on a terminal, aligned plain rows elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.result import Comparison, Row
+
+__all__ = ["plain_rows", "show"]
+
+_COLUMNS: tuple[tuple[str, str, Callable[[Row], str]], ...] = (
+    ("case", "left", lambda row: row.case),
+    ("worlds", "right", lambda row: str(row.worlds)),
+    ("loop", "left", lambda row: "conditional" if row.graph_conditional else "unrolled"),
+    ("strategy", "left", lambda row: row.strategy),
+    ("streams", "right", lambda row: _number(row.streams, "{}")),
+    ("ms p50", "right", lambda row: _number(row.ms_p50, "{:.2f}")),
+    ("p20-p80", "right", lambda row: _range(row)),
+    ("speedup", "right", lambda row: _number(row.speedup_vs_serial, "{:.2f}x")),
+    ("equal", "left", lambda row: _equality(row)),
+    ("first s", "right", lambda row: _number(row.first_call_s, "{:.2f}")),
+    ("tasks", "right", lambda row: _number(row.tasks, "{}")),
+    ("edges", "right", lambda row: _number(row.edges, "{}")),
+    ("levels", "right", lambda row: _number(row.levels, "{}")),
+    ("path ms", "right", lambda row: _number(row.critical_path_ms, "{:.2f}")),
+    ("bound", "right", lambda row: _bound(row)),
+    ("note", "left", lambda row: _note(row)),
+)
+
+
+def show(comparison: Comparison, console: Console) -> None:
+    """Prints the machine and all rows.
+
+    Args:
+        comparison: What to print; rows may be missing after an interruption.
+        console: Where; decides whether colours and lines make sense.
+    """
+    machine = comparison.machine
+    versions = ", ".join(f"{name} {number}" for name, number in machine.versions.items())
+    heading = (
+        f"{machine.cpu}, {machine.cores} cores, load {machine.load:.2f}, "
+        f"{machine.torch_threads} torch threads; {versions}; commit {machine.commit or 'unknown'}"
+    )
+    console.print(heading, highlight=False, soft_wrap=not console.is_terminal)
+    if console.is_terminal:
+        console.print(_rich_table(comparison.rows))
+        return
+    for line in plain_rows(comparison.rows):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def plain_rows(rows: Sequence[Row]) -> list[str]:
+    """Header and rows, columns aligned by spaces."""
+    cells = [[title for title, _, _ in _COLUMNS]]
+    cells += [[read(row) for _, _, read in _COLUMNS] for row in rows]
+    widths = [max(len(line[index]) for line in cells) for index in range(len(_COLUMNS))]
+    return [
+        "  ".join(
+            text.rjust(width) if justify == "right" else text.ljust(width)
+            for text, width, (_, justify, _) in zip(line, widths, _COLUMNS, strict=True)
+        ).rstrip()
+        for line in cells
+    ]
+
+
+def _rich_table(rows: Sequence[Row]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title, justify, _ in _COLUMNS:
+        table.add_column(title, justify=justify, no_wrap=title != "note", overflow="fold")
+    previous = None
+    for row in rows:
+        group = (row.case, row.worlds, row.graph_conditional)
+        if previous not in (None, group):
+            table.add_section()
+        previous = group
+        wrong = row.error is not None or row.bitwise_equal is False
+        table.add_row(*(read(row) for _, _, read in _COLUMNS), style="red" if wrong else None)
+    return table
+
+
+def _number(value: float | int | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _range(row: Row) -> str:
+    if row.ms_p20 is None or row.ms_p80 is None:
+        return "-"
+    return f"{row.ms_p20:.2f}-{row.ms_p80:.2f}"
+
+
+def _equality(row: Row) -> str:
+    if row.bitwise_equal is not None:
+        return "yes" if row.bitwise_equal else "NO"
+    return "-" if row.max_error is None else f"{row.max_error:.1e}"
+
+
+def _bound(row: Row) -> str:
+    if not row.bound or str(row.streams) not in row.bound:
+        return "-"
+    return f"{row.bound[str(row.streams)]:.2f}x"
+
+
+def _note(row: Row) -> str:
+    notes = []
+    if row.error:
+        notes.append(row.error)
+    if row.differs:
+        names = ", ".join(row.differs[:3])
+        notes.append(f"{len(row.differs)} arrays differ: {names}")
+    if row.overflow:
+        notes.append("contacts or constraints overflowed")
+    if row.noisy:
+        notes.append("noisy")
+    if row.fences:
+        notes.append("fences: " + ", ".join(f"{why} {n}" for why, n in row.fences.items()))
+    return "; ".join(notes)

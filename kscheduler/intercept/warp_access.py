@@ -35,9 +35,7 @@ failures: dict[str, str] = {}
 
 _ANALYSIS_VERSION = 1
 _BINARY_SUFFIX = re.compile(r"(?:\.cpu[0-9a-f]+)?\.o$|\.sm\w+\.(?:ptx|cubin)$")
-_TILES = re.compile(
-    r"\btile_(?!shared_storage_t)\w+ *[<(]|\btile_(?:register|shared|stack)_t\b|block_shared"
-)
+_TILES = re.compile(r"tile_(?!shared_storage_t)\w*(?:_t\b| *[<(])|block_shared")
 
 
 class KernelAccess(NamedTuple):

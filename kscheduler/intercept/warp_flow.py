@@ -97,7 +97,7 @@ def summarise_module(types: Types, functions: Iterable[Function]) -> list[Summar
     known: dict[str, list[Summary]] = {}
     summaries = []
     for function in functions:
-        if function.is_generated:
+        if function.kind == "forward":
             summary = _Flow(types, function, known).run()
         else:
             summary = _summarise_unseen(types, function)
@@ -107,7 +107,7 @@ def summarise_module(types: Types, functions: Iterable[Function]) -> list[Summar
 
 
 def _summarise_unseen(types: Types, function: Function) -> Summary:
-    """A native snippet: free C++, which reads and writes all that its parameters reach."""
+    """Free C++ or reverse mode, which reads and writes all that its parameters reach."""
     everything = sum(
         1 << index
         for index, (_, ctype) in enumerate(function.parameters)
@@ -125,7 +125,7 @@ def _summarise_unseen(types: Types, function: Function) -> Summary:
         function.parameters,
         everything,
         everything,
-        0 if plain and "grad" not in words else everything,
+        0 if plain and function.kind == "native" and "grad" not in words else everything,
         dict.fromkeys([_RETURN, *outputs], everything),
         handles=any(types.holds_handle(ctype) for _, ctype in function.parameters),
         hidden=bool(words & {"static", "extern", "asm", "thread_local"}),
@@ -177,8 +177,7 @@ class _Flow:
             {name: self._holds.get(name, 0) for name in [_RETURN, *outputs]},
             handles=any(callee.handles for callee in callees) or self._follows_handles(),
             hidden=any(callee.hidden for callee in callees) or "det_ctx" in self._function.body,
-            atomics=any(callee.atomics for callee in callees)
-            or _ATOMIC.search(self._function.body) is not None,
+            atomics=any(callee.atomics for callee in callees) or "atomic_" in self._function.body,
         )
 
     def _state(self) -> tuple[object, ...]:
@@ -331,13 +330,15 @@ class _Flow:
         if name in _POINTS_INTO and values:
             base = values[0]
             self._read(values[1:])
-            # An array is followed; a pointer or a plain local is moved within.
-            return _Value(0, base.into | base.holds, base.locals)
+            # The place may be an array, an array behind a pointer to a local, or within a local.
+            return _Value(0, self._roots(base), base.locals)
         if name == "wp::load" and len(values) == 1:
             self._reads |= values[0].into
             return _Value(self._roots(values[0]))
         if name == "wp::view" and values:
             self._read(values[1:])
+            if arguments[0][0] != "var" or not self._is_regular(arguments[0][1]):
+                self._reads |= self._roots(values[0])
             return _Value(self._roots(values[0]))
         if name in _PASSES_ON or name in self._types.structs:
             self._read(values)
@@ -350,6 +351,10 @@ class _Flow:
             return _NOTHING
         return self._call_unknown(name, arguments, values)
 
+    def _is_regular(self, name: str) -> bool:
+        """Whether a view needs the array's header alone (an indexed array looks its index up)."""
+        return self._ctypes.get(name, "").startswith(("wp::array_t<", "wp::fixedarray_t<"))
+
     def _read(self, values: Iterable[_Value]) -> None:
         for value in values:
             self._reads |= value.into
@@ -358,7 +363,7 @@ class _Flow:
         if name == "wp::store":
             self._store(values[0], self._together(values[1:]))
             return
-        place = values[0].into | values[0].holds
+        place = self._roots(values[0])
         self._writes |= place
         if name not in _WRITES_FIRST:
             self._reads |= place

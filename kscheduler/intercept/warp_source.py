@@ -21,11 +21,11 @@ Node: TypeAlias = tuple
 _PLAIN = frozenset(
     re.findall(
         r"\w+",
-        "wp const void bool char int float double half size_t int8 int16 int32 int64 uint8 uint16 "
-        "uint32 uint64 float16 float32 float64 bfloat16 vec_t mat_t quat_t transform_t range_t "
-        "slice_t shape_t tuple_t launch_bounds_t tile_register_t tile_shared_t tile_stack_t tile_shape_t "
-        "tile_stride_t tile_layout_register_t tile_layout_strided_t mesh_query_point_t "
-        "mesh_query_ray_t true false",
+        """wp const void bool char int float double half size_t int8 int16 int32 int64 uint8 uint16
+        uint32 uint64 float16 float32 float64 bfloat16 vec_t mat_t quat_t transform_t range_t
+        slice_t shape_t tuple_t launch_bounds_t tile_register_t tile_shared_t tile_stack_t
+        tile_shape_t tile_stride_t tile_layout_register_t tile_layout_strided_t
+        mesh_query_point_t mesh_query_ray_t true false""",
     )
 )
 
@@ -33,7 +33,9 @@ _HEADER = re.compile(
     r'^(?:static|extern "C") (?:[^\n;{}()]|\([^\n()]*\))*?\b(\w+)\(\n([^{};]*?)\)\n\{\n', re.M
 )
 _STRUCT = re.compile(r"^struct (\w+) *\n?\{\n(.*?)^(?:\n|\};)", re.M | re.S)
-_FIELD = re.compile(r"^\s*(?:const )?(.+?)\s*&?\s*\b(\w+)\s*(?:=.*)?[;,]?$")
+_FLAT_CALL = re.compile(
+    r"(?:((?:var|ret)_\w+) = )?([A-Za-z_][\w:]*)(?:<[^()]*>)?\(((?:var_\w+(?:, )?)*)\);"
+)
 _TEMPLATE = re.compile(r"\btypename (\w+)")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _VARIABLE = re.compile(r"\b(?:var|ret)_\w+")
@@ -52,8 +54,7 @@ class Types:
     def __init__(self, text: str) -> None:
         self.structs: dict[str, str] = {}
         for match in _STRUCT.finditer(text):
-            fields = [_FIELD.match(line) for line in match[2].splitlines() if line.strip()]
-            self.structs[match[1]] = " ".join(field[1] for field in fields if field)
+            self.structs[match[1]] = " ".join(ctype for _, ctype in _declarations(match[2]))
         self._words: dict[str, frozenset[str]] = {}
 
     def words(self, ctype: str) -> frozenset[str]:
@@ -111,7 +112,7 @@ class Function(NamedTuple):
         parameters: (name, type) in order; of a kernel, its arguments.
         locals: Type of every other declared variable.
         body: The statements as text; for a snippet all of its text.
-        is_generated: False for a native snippet or a function in reverse mode.
+        kind: "forward", or "native" for a snippet, or "reverse" for a function in reverse mode.
     """
 
     name: str
@@ -119,7 +120,7 @@ class Function(NamedTuple):
     parameters: tuple[tuple[str, str], ...]
     locals: dict[str, str]
     body: str
-    is_generated: bool
+    kind: str
 
     def statements(self, wanted: frozenset[str]) -> Iterator[Statement]:
         """The statements that name one of the wanted variables, or that return."""
@@ -159,33 +160,42 @@ def _parse_function(header: re.Match[str], segment: str, templates: set[str]) ->
             "wp_linear_contiguous>" in segment or "_wp_args" in header[2] or "cuda" in suffix
         ):
             name, is_kernel = name[: -len(suffix)], True
-    parameters = []
-    for line in header[2].splitlines():
-        match = _FIELD.match(line)
-        if match and match[1] not in ("size_t",) and not match[1].startswith("wp::launch_bounds_t"):
-            ctype = "int" if match[1].rstrip("&") in templates else match[1]
-            parameters.append((match[2], ctype))
+    parameters = [
+        (label, "int" if ctype in templates else ctype)
+        for label, ctype in _declarations(header[2])
+        if not ctype.startswith(("size_t", "wp::launch_bounds_t"))
+    ]
     declared, forward, body = segment.partition("// forward\n")
-    if not forward or "// primal vars\n" not in declared or "// dual vars\n" in declared:
-        return Function(name, is_kernel, tuple(parameters), {}, segment, False)
+    if "// dual vars\n" in declared:
+        return Function(name, False, tuple(parameters), {}, "", "reverse")
+    if not forward or "// primal vars\n" not in declared:
+        kind = "reverse" if name.startswith("adj_") else "native"
+        return Function(name, is_kernel, tuple(parameters), {}, segment, kind)
     arguments, _, variables = declared.partition("// primal vars\n")
     if "// argument vars\n" in arguments:
-        arguments = arguments.partition("// argument vars\n")[2]
-        parameters = [(label, ctype) for label, ctype in _declarations(arguments)]
+        parameters = list(_declarations(arguments.partition("// argument vars\n")[2]))
     end = body.find("\n}")
-    body = body[: end + 1] if not body.startswith("}") else ""
-    return Function(name, is_kernel, tuple(parameters), dict(_declarations(variables)), body, True)
+    body = "" if body.startswith("}") else body[: end + 1]
+    return Function(
+        name, is_kernel, tuple(parameters), dict(_declarations(variables)), body, "forward"
+    )
 
 
 def _declarations(text: str) -> Iterator[tuple[str, str]]:
+    """(name, type) of every variable, parameter or field declared on a line of its own."""
     for line in text.splitlines():
-        if not line.lstrip().startswith(("//", "#line")):
-            match = _FIELD.match(line)
-            if match:
-                yield match[2], match[1]
+        line = line.strip()
+        if line and not line.startswith(("//", "#line")):
+            ctype, _, name = line.partition(" = ")[0].rstrip(";,").rpartition(" ")
+            if ctype:
+                yield name, ctype.removeprefix("const ").rstrip(" &")
 
 
 def _parse_statement(line: str, names: frozenset[str]) -> Statement:
+    flat = _FLAT_CALL.fullmatch(line)
+    if flat:
+        operands = tuple(("var", name) for name in flat[3].split(", ") if name)
+        return Statement(line, names, flat[1] and ("var", flat[1]), ("call", flat[2], operands))
     target: Node | str | None = None
     rest = line
     if line.startswith("return"):

@@ -1,0 +1,276 @@
+"""The dispatch mode that hands every PyTorch op of one thread to a sink, nearly free when idle.
+
+`TorchInterceptor` guarantees: while armed, each op that the entering thread issues, forward or
+backward, reaches `sink.torch_op` once before it runs; ops of other threads never do; modes that the
+user pushes, before or inside, see what they would have seen; on every exit path the mode stack, the
+dispatch keys and the replaced functions are those of before.
+
+How it is cheap: torch includes the thread-local dispatch keys `Python` and `PythonTLSSnapshot` when
+the mode stack becomes non-empty, and clears them when it becomes empty; a handler runs with its own
+mode popped. Armed, our mode lies on the stack once. To disarm, the handler puts it there a second
+time and clears the keys: torch then sees no reason to set them, and ops run as if no mode existed
+until `arm` sets them again. Where the private functions for this are missing, or modes of the
+user's are on the stack, ours just stays armed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+from torch.autograd.variable import Variable
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kscheduler.errors import WindowError
+
+__all__ = ["TorchInterceptor", "TorchSink"]
+
+_PYTHON = torch._C.DispatchKey.Python
+_SNAPSHOT = torch._C.DispatchKey.PythonTLSSnapshot
+_set_included: Any = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
+_is_included: Any = getattr(torch._C, "_dispatch_tls_is_dispatch_key_included", None)
+_push = torch._C._push_on_torch_dispatch_stack
+_pop = torch._C._pop_torch_dispatch_stack
+_stack_size = torch._C._len_torch_dispatch_stack
+_stack_at = torch._C._get_dispatch_stack_at
+_get_ident = threading.get_ident
+
+# Every function that changes the mode stack ends in one of these.
+_STACK_CHANGERS = (
+    (_python_dispatch, "_push_on_torch_dispatch_stack"),
+    (_python_dispatch, "_pop_torch_dispatch_stack"),
+    (torch._C, "_set_dispatch_mode"),
+    (torch._C, "_unset_dispatch_mode"),
+)
+
+
+class TorchSink(Protocol):
+    """What receives the ops; a window implements it."""
+
+    def torch_op(self, func: Any, args: tuple, kwargs: dict) -> object:
+        """Run one op in place and return its result, after waiting for what it conflicts with."""
+
+    def wants_ops(self) -> bool:
+        """Whether anything is in flight; when not, the interceptor disarms itself."""
+
+    def fence(self, reason: str) -> None:
+        """Wait for everything in flight, and count it under `reason`."""
+
+
+class _Mode(TorchDispatchMode):
+    """Our entry on the mode stack. Pushed without torch's own bookkeeping, which would turn
+    `torch.compile` off; `kscheduler.intercept.compiled` takes it away around compiled callables."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, interceptor: TorchInterceptor) -> None:
+        super().__init__()
+        self._interceptor = interceptor
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else each op would pass through a wrapper that imports torch._dynamo
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        interceptor = self._interceptor
+        if interceptor._is_special or _get_ident() != interceptor._thread:
+            return interceptor._special_op(func, args, kwargs or {})
+        if not interceptor._wants_ops():
+            if not interceptor._backward_depth:
+                interceptor.disarm()
+            return func(*args, **kwargs) if kwargs else func(*args)
+        if _stack_size():
+            _pop(None)  # left by `disarm`; an empty stack also clears the keys while the op runs
+        try:
+            return interceptor._torch_op(func, args, kwargs or {})
+        finally:
+            while _stack_size():
+                _pop(None)  # pushed by `arm` while the op ran Python of its own
+
+
+class TorchInterceptor:
+    """Context manager that sends the ops of the thread that enters it to a sink.
+
+    Starts disarmed. While it is open, `torch.autograd` runs its engine behind a fence, and backward
+    ops are seen like forward ones.
+
+    Args:
+        sink: Receives the ops.
+    """
+
+    def __init__(self, sink: TorchSink) -> None:
+        self._sink = sink
+        self._torch_op = sink.torch_op
+        self._wants_ops = sink.wants_ops
+        self._mode = _Mode(self)
+        self._thread = 0
+        self._is_special = False  # modes of others are about, or private functions are missing
+        self._always_special = False
+        self._is_busy = False  # inside `_special_op`
+        self._suspended_modes = 0
+        self._is_suspended = False
+        self._backward_depth = 0
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    def __enter__(self) -> TorchInterceptor:
+        if self._thread:
+            raise WindowError("this interceptor is open already; make another one")
+        self._thread = _get_ident()
+        self._always_special = _set_included is None or _is_included is None or _stack_size() > 0
+        self._is_special = self._always_special
+        try:
+            for holder, name in _STACK_CHANGERS:
+                if hasattr(holder, name):
+                    self._replace(holder, name, self._watched(getattr(holder, name)))
+            self._replace(Variable, "_execution_engine", _Engine(self, Variable._execution_engine))
+            _push(self._mode)
+            self.disarm()
+        except BaseException:
+            self._restore()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if _get_ident() != self._thread:
+            raise WindowError("an interceptor has to be left by the thread that entered it")
+        self._restore()
+
+    @property
+    def armed(self) -> bool:
+        """Whether the next op of this thread goes to the sink."""
+        if self._is_suspended or not self._thread:
+            return False
+        return self._always_special or _is_included(_PYTHON)
+
+    def arm(self) -> bool:
+        """Send ops to the sink from now on, until it wants none.
+
+        Returns:
+            True when every later op will be seen. False where that cannot be had (inside a compiled
+            callable, or inside an op that runs below a mode of the user's): then whoever puts a
+            task in flight has to wait for it before returning to the program.
+        """
+        if self._is_suspended or self._is_busy:
+            return False
+        if self._always_special:
+            return True
+        if _stack_size():
+            _set_included(_PYTHON, True)
+            _set_included(_SNAPSHOT, True)
+        else:
+            _push(self._mode)  # inside an op that runs Python: watch what it does
+        return True
+
+    def disarm(self) -> None:
+        """Let ops run untouched from now on."""
+        if self._is_special or self._is_suspended:
+            return
+        if _stack_size() < 2:
+            _push(self._mode)
+        _set_included(_PYTHON, False)
+        _set_included(_SNAPSHOT, False)
+
+    def suspend(self) -> bool:
+        """Take our modes off the stack, so that compiled code can run; False when it cannot be."""
+        if self._is_suspended or self._is_special or _get_ident() != self._thread:
+            return False
+        self._suspended_modes = _stack_size()
+        for _ in range(self._suspended_modes):
+            _pop(None)
+        self._is_suspended = True
+        return True
+
+    def resume(self) -> None:
+        """Undo `suspend`; the interceptor is armed then."""
+        self._is_suspended = False
+        for _ in range(self._suspended_modes):
+            _push(self._mode)
+
+    def _special_op(self, func: Any, args: tuple, kwargs: dict) -> object:
+        """One op where modes of others have to see it too, or on a thread that torch gave our mode."""
+        if self._is_busy or _get_ident() != self._thread or not self._wants_ops():
+            return func(*args, **kwargs)
+        self._is_busy = True
+        try:
+            return self._torch_op(func, args, kwargs)
+        finally:
+            self._is_busy = False
+
+    def _watched(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        """`change` of the mode stack, made by others, followed by a look at what is on it now."""
+
+        def changed(*args: Any) -> Any:
+            if _get_ident() != self._thread or self._is_suspended:
+                return change(*args)
+            if not self._is_special and _stack_size() > 1:
+                _pop(None)
+            result = change(*args)
+            size = _stack_size()
+            self._is_special = self._always_special or any(
+                _stack_at(index) is not self._mode for index in range(size)
+            )
+            if size and not self._always_special:
+                _set_included(_PYTHON, True)
+                _set_included(_SNAPSHOT, True)
+            return result
+
+        return changed
+
+    def _run_backward(self, run: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
+        if _get_ident() != self._thread or self._is_suspended:
+            return run(*args, **kwargs)
+        if self._wants_ops():
+            self._sink.fence("autograd")
+        # The engine puts back this thread's mode stack and keys before each node. They have to be
+        # those of an armed interceptor, for a node may put a task in flight.
+        if not self._is_special and _stack_size() > 1:
+            _pop(None)
+        self.arm()
+        self._backward_depth += 1
+        try:
+            return run(*args, **kwargs)
+        finally:
+            self._backward_depth -= 1
+
+    def _replace(self, holder: Any, name: str, value: Any) -> None:
+        self._originals.append((holder, name, getattr(holder, name)))
+        setattr(holder, name, value)
+
+    def _restore(self) -> None:
+        for holder, name, original in reversed(self._originals):
+            setattr(holder, name, original)
+        self._originals.clear()
+        others = []
+        while _stack_size():
+            mode = _pop(None)
+            if mode is not self._mode:
+                others.append(mode)
+        for mode in reversed(others):
+            _push(mode)
+        self._thread = 0
+        self._is_suspended = False
+
+
+class _Engine:
+    """Stands for torch's autograd engine while an interceptor is open."""
+
+    def __init__(self, interceptor: TorchInterceptor, engine: Any) -> None:
+        self._interceptor = interceptor
+        self._engine = engine
+
+    def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._interceptor._run_backward(self._engine.run_backward, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)

@@ -12,9 +12,11 @@ result is the weakest one (everything read and written, opaque, hidden) and `fai
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +35,6 @@ EXACT_READS = True
 # not kept on disk. Shown in the report.
 failures: dict[str, str] = {}
 
-_ANALYSIS_VERSION = 1
 _BINARY_SUFFIX = re.compile(r"(?:\.cpu[0-9a-f]+)?\.o$|\.sm\w+\.(?:ptx|cubin)$")
 _TILES = re.compile(r"tile_(?!shared_storage_t)\w*(?:_t\b| *[<(])|block_shared")
 
@@ -128,13 +129,13 @@ def _weakest(kernel: Any) -> KernelAccess:
 
 
 def _load_module(module_exec: Any) -> dict[str, _Labelled]:
-    version = require_warp()
     device = "cpu" if module_exec.device.is_cpu else "cuda"
-    path = _cache_directory(version) / f"{module_exec.module_hash.hex()}-{device}.json"
-    stored = _read_cache(path)
+    module = f"{module_exec.module_hash.hex()}-{device}"
+    path = f"{_cache_directory(os.environ.get('KSCHEDULER_CACHE_DIR', ''))}/{module}.json"
+    stored = _read_cache(path, module)
     if stored is None:
         stored = _analyse(_source_path(module_exec).read_text(encoding="utf-8"))
-        _write_cache(path, stored)
+        _write_cache(path, {"module": module, **stored})
     return {name: _labelled(entry, stored["uses_tiles"]) for name, entry in stored["kernels"]}
 
 
@@ -194,33 +195,38 @@ def _entry(types: Types, summary: Summary) -> list[Any]:
 # Results on disk
 
 
-def _cache_directory(version: str) -> Path:
-    chosen = os.environ.get("KSCHEDULER_CACHE_DIR")
+@lru_cache(maxsize=4)
+def _cache_directory(chosen: str) -> str:
+    """Where results are kept: a new place for every version of Warp and of the analysis."""
     root = Path(chosen) if chosen else Path.home() / ".cache" / "kscheduler"
-    return root / f"{version}-{_ANALYSIS_VERSION}"
+    analysis = hashlib.sha256()
+    for name in ("warp_source.py", "warp_flow.py", "warp_access.py"):
+        analysis.update(Path(__file__).with_name(name).read_bytes())
+    return str(root / f"{require_warp()}-{analysis.hexdigest()[:12]}")
 
 
-def _read_cache(path: Path) -> dict[str, Any] | None:
+def _read_cache(path: str, module: str) -> dict[str, Any] | None:
     """The stored result, or None where there is none that can be trusted."""
     try:
-        stored = json.loads(path.read_bytes())
-        if stored["module"] != path.stem:
+        with open(path, "rb") as file:
+            stored = json.loads(file.read())
+        if stored["module"] != module or not isinstance(stored["uses_tiles"], bool):
             return None
         for name, (labels, modes, arrays, opaque, _, _) in stored["kernels"]:
             sizes = {len(labels), len(modes), len(arrays), len(opaque)}
             if not isinstance(name, str) or len(sizes) != 1 or not set(modes) <= {0, 1, 2, 3}:
                 return None
-        stored["uses_tiles"] = bool(stored["uses_tiles"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    return stored
+    return dict(stored)
 
 
-def _write_cache(path: Path, stored: dict[str, Any]) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+def _write_cache(path: str, stored: dict[str, Any]) -> None:
+    temporary = f"{path}.{os.getpid()}.tmp"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps({"module": path.stem, **stored}), encoding="utf-8")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(stored, file)
         os.replace(temporary, path)
     except OSError as error:
         failures["cache"] = f"results of the access analysis are not kept on disk: {error}"

@@ -335,6 +335,9 @@ class _Flow:
         if name == "wp::load" and len(values) == 1:
             self._reads |= values[0].into
             return _Value(self._roots(values[0]))
+        if name == "wp::assign" and len(values) == 2 and arguments[0][0] == "var":
+            self._assign_variable(arguments[0][1], values[1])
+            return _NOTHING
         if name == "wp::view" and values:
             self._read(values[1:])
             if arguments[0][0] != "var" or not self._is_regular(arguments[0][1]):

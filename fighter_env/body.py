@@ -27,6 +27,7 @@ __all__ = [
     "build_spec",
     "describe",
     "guard_pose",
+    "place_leg",
 ]
 
 TIMESTEP = 0.004
@@ -368,11 +369,11 @@ def guard_pose() -> tuple[float, ...]:
         data.joint(name).qpos = value
     data.qpos[model.joint("root").qposadr[0] + 2] = PELVIS_HEIGHT
     for side, sole in STANCE.items():
-        _place_leg(model, data, side, sole)
+        place_leg(model, data, side, sole)
     return tuple(float(value) for value in data.qpos)
 
 
-def _place_leg(model: Any, data: Any, side: str, sole: tuple[float, float, float]) -> None:
+def place_leg(model: Any, data: Any, side: str, sole: tuple[float, float, float]) -> None:
     """Puts one sole flat at (x, y, yaw) by damped Gauss-Newton on the six leg hinges."""
     names = [f"{side}_{joint}" for joint in _LEG]
     columns = [int(model.joint(name).dofadr[0]) for name in names]

@@ -16,6 +16,7 @@ import warp as wp
 from torch import Tensor
 
 from fighter_env import anatomy, body, layout
+from fighter_env.devices import warp_device
 from fighter_env.physics import ModelScales, Physics, PhysicsConfig
 
 __all__ = ["WarpPhysics"]
@@ -38,10 +39,9 @@ class WarpPhysics(Physics):
 
     def __init__(self, num_envs: int, device: torch.device, config: PhysicsConfig) -> None:
         super().__init__(num_envs, device, config)
-        wp.init()
         # MuJoCo Warp never resets a world by itself and refuses the flag that asks for that.
         self.model.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
-        self._device = wp.device_from_torch(device)
+        self._device = warp_device(device)
         start = mujoco.MjData(self.model)
         start.qpos[:] = body.guard_pose()
         mujoco.mj_forward(self.model, start)

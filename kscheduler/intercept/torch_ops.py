@@ -16,7 +16,7 @@ user's are on the stack, ours just stays armed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kscheduler.errors import WindowError
+from kscheduler.intercept.patches import PatchSet
 
 __all__ = ["TorchInterceptor", "TorchSink"]
 
@@ -39,13 +40,12 @@ _stack_size = torch._C._len_torch_dispatch_stack
 _stack_at = torch._C._get_dispatch_stack_at
 _get_ident = threading.get_ident
 
-# Every function that changes the mode stack ends in one of these.
-_STACK_CHANGERS = (
-    (_python_dispatch, "_push_on_torch_dispatch_stack"),
-    (_python_dispatch, "_pop_torch_dispatch_stack"),
-    (torch._C, "_set_dispatch_mode"),
-    (torch._C, "_unset_dispatch_mode"),
-)
+
+class _Current(threading.local):
+    interceptor: TorchInterceptor | None = None
+
+
+_current = _Current()
 
 
 class TorchSink(Protocol):
@@ -81,17 +81,23 @@ class _Mode(TorchDispatchMode):
         interceptor = self._interceptor
         if interceptor._is_special or _get_ident() != interceptor._thread:
             return interceptor._special_op(func, args, kwargs or {})
-        if not interceptor._wants_ops():
-            if not interceptor._backward_depth:
-                interceptor.disarm()
-            return func(*args, **kwargs) if kwargs else func(*args)
+        # The stack has to be empty while the op runs: saving a tensor for backward dispatches to
+        # whatever mode lies there, cleared keys or not.
         if _stack_size():
-            _pop(None)  # left by `disarm`; an empty stack also clears the keys while the op runs
+            _pop(None)
+        is_busy = interceptor._wants_ops()
         try:
-            return interceptor._torch_op(func, args, kwargs or {})
+            if is_busy:
+                return interceptor._torch_op(func, args, kwargs or {})
+            return func(*args, **kwargs) if kwargs else func(*args)
         finally:
-            while _stack_size():
-                _pop(None)  # pushed by `arm` while the op ran Python of its own
+            if _stack_size():  # `arm` was called while the op ran Python of its own
+                while _stack_size():
+                    _pop(None)
+            elif not is_busy and not interceptor._backward_depth:
+                _push(self)
+                _set_included(_PYTHON, False)
+                _set_included(_SNAPSHOT, False)
 
 
 class TorchInterceptor:
@@ -116,24 +122,18 @@ class TorchInterceptor:
         self._suspended_modes = 0
         self._is_suspended = False
         self._backward_depth = 0
-        self._originals: list[tuple[Any, str, Any]] = []
+        self._outer: TorchInterceptor | None = None
 
     def __enter__(self) -> TorchInterceptor:
-        if self._thread:
-            raise WindowError("this interceptor is open already; make another one")
+        if _current.interceptor is not None:
+            raise WindowError("this thread's torch ops already go to a window; share it")
         self._thread = _get_ident()
         self._always_special = _set_included is None or _is_included is None or _stack_size() > 0
         self._is_special = self._always_special
-        try:
-            for holder, name in _STACK_CHANGERS:
-                if hasattr(holder, name):
-                    self._replace(holder, name, self._watched(getattr(holder, name)))
-            self._replace(Variable, "_execution_engine", _Engine(self, Variable._execution_engine))
-            _push(self._mode)
-            self.disarm()
-        except BaseException:
-            self._restore()
-            raise
+        _patches.install()
+        self._outer, _current.interceptor = _current.interceptor, self
+        _push(self._mode)
+        self.disarm()
         return self
 
     def __exit__(
@@ -173,17 +173,17 @@ class TorchInterceptor:
         return True
 
     def disarm(self) -> None:
-        """Let ops run untouched from now on."""
+        """Let ops run untouched from now on. Not to be called from within an op."""
         if self._is_special or self._is_suspended:
             return
-        if _stack_size() < 2:
+        if _stack_size() == 1:
             _push(self._mode)
         _set_included(_PYTHON, False)
         _set_included(_SNAPSHOT, False)
 
     def suspend(self) -> bool:
         """Take our modes off the stack, so that compiled code can run; False when it cannot be."""
-        if self._is_suspended or self._is_special or _get_ident() != self._thread:
+        if self._is_suspended or _get_ident() != self._thread or not self._is_alone():
             return False
         self._suspended_modes = _stack_size()
         for _ in range(self._suspended_modes):
@@ -198,7 +198,7 @@ class TorchInterceptor:
             _push(self._mode)
 
     def _special_op(self, func: Any, args: tuple, kwargs: dict) -> object:
-        """One op where modes of others have to see it too, or on a thread that torch gave our mode."""
+        """One op that modes of others see too, or of a thread that torch gave our mode."""
         if self._is_busy or _get_ident() != self._thread or not self._wants_ops():
             return func(*args, **kwargs)
         self._is_busy = True
@@ -207,29 +207,24 @@ class TorchInterceptor:
         finally:
             self._is_busy = False
 
-    def _watched(self, change: Callable[..., Any]) -> Callable[..., Any]:
-        """`change` of the mode stack, made by others, followed by a look at what is on it now."""
+    def _change_stack(self, change: Callable[..., Any], args: tuple, is_push: bool) -> Any:
+        """A change of the mode stack by others, followed by a look at what is on it now."""
+        if is_push and args[0] is not self._mode and not self._is_special and _stack_size() > 1:
+            _pop(None)
+        result = change(*args)
+        self._is_special = self._always_special or not self._is_alone()
+        size = _stack_size()
+        if size and not self._always_special:
+            _set_included(_PYTHON, True)
+            _set_included(_SNAPSHOT, True)
+        if not size and not is_push and self._wants_ops():
+            self._sink.fence("modes_disabled")
+        return result
 
-        def changed(*args: Any) -> Any:
-            if _get_ident() != self._thread or self._is_suspended:
-                return change(*args)
-            if not self._is_special and _stack_size() > 1:
-                _pop(None)
-            result = change(*args)
-            size = _stack_size()
-            self._is_special = self._always_special or any(
-                _stack_at(index) is not self._mode for index in range(size)
-            )
-            if size and not self._always_special:
-                _set_included(_PYTHON, True)
-                _set_included(_SNAPSHOT, True)
-            return result
-
-        return changed
+    def _is_alone(self) -> bool:
+        return all(_stack_at(index) is self._mode for index in range(_stack_size()))
 
     def _run_backward(self, run: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
-        if _get_ident() != self._thread or self._is_suspended:
-            return run(*args, **kwargs)
         if self._wants_ops():
             self._sink.fence("autograd")
         # The engine puts back this thread's mode stack and keys before each node. They have to be
@@ -243,14 +238,9 @@ class TorchInterceptor:
         finally:
             self._backward_depth -= 1
 
-    def _replace(self, holder: Any, name: str, value: Any) -> None:
-        self._originals.append((holder, name, getattr(holder, name)))
-        setattr(holder, name, value)
-
     def _restore(self) -> None:
-        for holder, name, original in reversed(self._originals):
-            setattr(holder, name, original)
-        self._originals.clear()
+        _patches.uninstall()
+        _current.interceptor, self._outer = self._outer, None
         others = []
         while _stack_size():
             mode = _pop(None)
@@ -265,12 +255,40 @@ class TorchInterceptor:
 class _Engine:
     """Stands for torch's autograd engine while an interceptor is open."""
 
-    def __init__(self, interceptor: TorchInterceptor, engine: Any) -> None:
-        self._interceptor = interceptor
+    def __init__(self, engine: Any) -> None:
         self._engine = engine
 
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._interceptor._run_backward(self._engine.run_backward, args, kwargs)
+        interceptor = _current.interceptor
+        if interceptor is None or interceptor._is_suspended:
+            return self._engine.run_backward(*args, **kwargs)
+        return interceptor._run_backward(self._engine.run_backward, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
+
+
+def _watched(change: Callable[..., Any], is_push: bool) -> Callable[..., Any]:
+    def changed(*args: Any) -> Any:
+        interceptor = _current.interceptor
+        if interceptor is None or interceptor._is_suspended:
+            return change(*args)
+        return interceptor._change_stack(change, args, is_push)
+
+    return changed
+
+
+def _replacements() -> Iterator[tuple[Any, str, Any]]:
+    yield Variable, "_execution_engine", _Engine(Variable._execution_engine)
+    # Every change of the mode stack ends in one of these.
+    for holder, name, is_push in (
+        (_python_dispatch, "_push_on_torch_dispatch_stack", True),
+        (_python_dispatch, "_pop_torch_dispatch_stack", False),
+        (torch._C, "_set_dispatch_mode", True),
+        (torch._C, "_unset_dispatch_mode", False),
+    ):
+        if hasattr(holder, name):
+            yield holder, name, _watched(getattr(holder, name), is_push)
+
+
+_patches = PatchSet(_replacements)

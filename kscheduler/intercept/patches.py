@@ -1,0 +1,57 @@
+"""Attributes replaced while somebody needs it, and put back by the last one who did.
+
+Windows of several threads may open and close in any order, so each cannot restore what it found: a
+`PatchSet` counts its users. The replacements themselves have to ask whose thread they run on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+__all__ = ["PatchSet"]
+
+_INHERITED = object()
+
+
+class PatchSet:
+    """A set of attribute replacements with a count of users.
+
+    Args:
+        replacements: Called when the first user comes; gives (holder, attribute, value) of each.
+    """
+
+    def __init__(self, replacements: Callable[[], Iterable[tuple[Any, str, Any]]]) -> None:
+        self._replacements = replacements
+        self._lock = threading.Lock()
+        self._users = 0
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def install(self) -> None:
+        """Replace the attributes, or count one more user."""
+        with self._lock:
+            if self._users == 0:
+                try:
+                    for holder, name, value in self._replacements():
+                        self._before.append((holder, name, vars(holder).get(name, _INHERITED)))
+                        setattr(holder, name, value)
+                except BaseException:
+                    self._put_back()
+                    raise
+            self._users += 1
+
+    def uninstall(self) -> None:
+        """Count one user less; the last one puts everything back."""
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                self._put_back()
+
+    def _put_back(self) -> None:
+        while self._before:
+            holder, name, value = self._before.pop()
+            if value is _INHERITED:
+                delattr(holder, name)
+            else:
+                setattr(holder, name, value)

@@ -9,6 +9,7 @@ that two runs from one saved state differ only by the schedule.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -67,11 +68,23 @@ def load_model(name: str) -> mujoco.MjModel:
     """
     if name not in MODELS:
         raise UnknownNameError("model", name, tuple(MODELS))
-    model = mujoco.MjModel.from_xml_path(str(MODELS[name].path))
+    with _no_warnings():
+        model = mujoco.MjModel.from_xml_path(str(MODELS[name].path))
     model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
     model.opt.iterations = ITERATIONS
     model.opt.ls_iterations = LS_ITERATIONS
     return model
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    # gymnasium's files use attributes that MuJoCo deprecates; its warning also leaves a log file.
+    previous = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(previous)
 
 
 class Simulation:

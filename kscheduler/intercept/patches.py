@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["PatchSet"]
+__all__ = ["ABSENT", "PatchSet"]
 
-_INHERITED = object()
+#: As a value: take the attribute away.
+ABSENT = object()
 
 
 class PatchSet:
@@ -34,8 +35,8 @@ class PatchSet:
             if self._users == 0:
                 try:
                     for holder, name, value in self._replacements():
-                        self._before.append((holder, name, vars(holder).get(name, _INHERITED)))
-                        setattr(holder, name, value)
+                        self._before.append((holder, name, vars(holder).get(name, ABSENT)))
+                        _assign(holder, name, value)
                 except BaseException:
                     self._put_back()
                     raise
@@ -50,8 +51,11 @@ class PatchSet:
 
     def _put_back(self) -> None:
         while self._before:
-            holder, name, value = self._before.pop()
-            if value is _INHERITED:
-                delattr(holder, name)
-            else:
-                setattr(holder, name, value)
+            _assign(*self._before.pop())
+
+
+def _assign(holder: Any, name: str, value: Any) -> None:
+    if value is not ABSENT:
+        setattr(holder, name, value)
+    elif name in vars(holder):
+        delattr(holder, name)

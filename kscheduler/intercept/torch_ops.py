@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -28,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kscheduler.errors import WindowError
 from kscheduler.intercept.patches import PatchSet
 
-__all__ = ["TorchInterceptor", "TorchSink"]
+__all__ = ["TorchInterceptor", "TorchSink", "unwatched_mode_stack"]
 
 _PYTHON = torch._C.DispatchKey.Python
 _SNAPSHOT = torch._C.DispatchKey.PythonTLSSnapshot
@@ -250,6 +251,16 @@ class TorchInterceptor:
             _push(mode)
         self._thread = 0
         self._is_suspended = False
+
+
+@contextmanager
+def unwatched_mode_stack() -> Iterator[None]:
+    """Let torch take modes away and put them back in this block without a fence."""
+    before, _current.interceptor = _current.interceptor, None
+    try:
+        yield
+    finally:
+        _current.interceptor = before
 
 
 class _Engine:

@@ -1,4 +1,5 @@
-// Accesses from Python: any sequence (start, end, mode, pitch, width), such as kscheduler.access.Access.
+// Accesses from Python: any sequence (start, end, mode, pitch, width), such as
+// kscheduler.access.Access.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -11,7 +12,8 @@ namespace ks {
 
 inline Access access_from_python(pybind11::handle item) {
   const auto fields = pybind11::reinterpret_borrow<pybind11::sequence>(item);
-  if (fields.size() < 3) throw pybind11::value_error("an access is (start, end, mode[, pitch, width])");
+  if (fields.size() < 3)
+    throw pybind11::value_error("an access is (start, end, mode[, pitch, width])");
   Access access;
   access.start = fields[0].cast<uint64_t>();
   access.end = fields[1].cast<uint64_t>();

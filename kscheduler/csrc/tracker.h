@@ -1,15 +1,15 @@
 // Hazard tracker: which earlier tasks a new task must wait for.
 //
-// Memory is a set of disjoint byte segments, each with its last dense writer and the accesses since.
-// Guarantee: every RAW, WAR and WAW pair is ordered by the returned edges or by a path of them; an
-// edge is left out only where a path through a later task implies it (or the earlier task is done).
-// A segment whose tasks are all done stays, because the same arrays come back every step.
+// Memory is a set of disjoint byte segments, each with its last dense writer and the accesses
+// since. Guarantee: every RAW, WAR and WAW pair is ordered by the returned edges or by a path of
+// them; an edge is left out only where a path through a later task implies it (or the earlier task
+// is done). A segment whose tasks are all done stays, because the same arrays come back every step.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <deque>
 #include <vector>
 
 #include "access.h"
@@ -18,10 +18,10 @@ namespace ks {
 
 class HazardTracker {
  public:
-  HazardTracker() : hints_(kHints, 0) {}
+  HazardTracker() { clear(); }
 
-  // Ids strictly increase. Appends to `deps` the ids (each once) of the earlier tasks that `id` must
-  // wait for and for which is_done(other_id) is false; then remembers the accesses.
+  // Ids strictly increase. Appends to `deps` the ids (each once) of the earlier tasks that `id`
+  // must wait for and for which is_done(other_id) is false; then remembers the accesses.
   template <class IsDone>
   void add(uint64_t id, const Access* accesses, size_t count, IsDone&& is_done,
            std::vector<uint64_t>& deps) {
@@ -29,19 +29,18 @@ class HazardTracker {
     forget_done(is_done);
     if (starts_.size() > limit_) drop_dead();
     Found<IsDone> found(self, low_ ? low_ : self, is_done);
+    Marks marks(self);
     for (size_t i = 0; i < count; ++i) {
       const Access& access = accesses[i];
-      if (access.empty()) continue;
-      const bool writes = (access.mode & kWrite) != 0;
-      if (access.pitch == 0) {
-        visit(access, [&](Segment& s) { touch_dense(s, writes, found); });
-      } else if (writes) {
-        visit(access, [&](Segment& s) { write_strided(s, access, found); });
+      Segment& s = segments_[hints_[hint_of(access.start)]];
+      const bool plain = s.start == access.start && s.end == access.end && access.pitch == 0;
+      if (plain && s.spill == kNoSpill && !found.reaches_far()) {
+        touch(s, (access.mode & kWrite) != 0, marks);
       } else {
-        visit(access, [&](Segment& s) { read_strided(s, access, found); });
+        add_slowly(access, found);
       }
     }
-    found.collect(deps);
+    found.collect(marks, deps);
     pending_.push_back(self);
     if (low_ == 0) low_ = self;
     newest_ = self;
@@ -57,16 +56,22 @@ class HazardTracker {
     for (size_t i = first_after(access.start); i < starts_.size() && starts_[i] < access.end; ++i) {
       const Segment& s = segments_[slots_[i]];
       found.take(s.writer);
-      if (writes) s.readers.for_each(0, [&](Tag reader) { found.take(reader); });
-      if (s.spill) take_meeting(s.spill->writers, entry, found);
-      if (s.spill && writes) take_meeting(s.spill->readers, entry, found);
+      if (writes) for_each_reader(s, found.self, 0, [&](Tag reader) { found.take(reader); });
+      const Spill& spill = spills_[s.spill];
+      take_meeting(spill.writers, entry, found);
+      if (writes) take_meeting(spill.readers, entry, found);
     }
-    found.collect(deps);
+    found.collect(Marks(found.self), deps);
   }
 
   void clear() {
     segments_.clear();
+    segments_.emplace_back();  // what a hint that knows nothing points to
+    hints_.assign(kHints, 0);
     free_.clear();
+    spills_.clear();
+    spills_.emplace_back();  // kNoSpill: always empty
+    free_spills_.clear();
     starts_.clear();
     slots_.clear();
     pending_.clear();
@@ -79,41 +84,18 @@ class HazardTracker {
 
  private:
   using Tag = uint64_t;  // task id + 1; 0 is no task, so that it compares as long done
-  __extension__ using Bits = unsigned __int128;
 
   static constexpr uint64_t kNoAddress = ~uint64_t{0};
+  static constexpr uint32_t kNoSpill = 0;
   static constexpr uint32_t kEnd = ~uint32_t{0};
-  static constexpr uint64_t kRecent = 128;
-  static constexpr size_t kHints = 4096;
+  static constexpr unsigned kHintShift = 50;
+  static constexpr size_t kHints = size_t{1} << (64 - kHintShift);
   static constexpr size_t kDropAbove = 8192;
+  static constexpr unsigned kWords = 3;  // epochs of 64 tasks that are kept as bits
 
-  static Bits shift_left(Bits bits, uint64_t by) { return by < kRecent ? bits << by : 0; }
-
-  // The recent readers of a segment as a bit set: bit k is task `newest - k`.
-  struct Readers {
-    Tag newest = 0;
-    uint64_t low = 0;
-    uint64_t high = 0;
-
-    Bits bits() const { return Bits{high} << 64 | low; }
-    // Bit k of the result is task `self - 1 - k`.
-    Bits before(Tag self) const {
-      const uint64_t age = self - newest;
-      return age == 0 ? bits() >> 1 : shift_left(bits(), age - 1);
-    }
-    // Calls body(task) for the readers at least `age` older than the newest one.
-    template <class Body>
-    void for_each(uint64_t age, Body&& body) const {
-      for (Bits rest = age < kRecent ? bits() >> age : 0; rest != 0; rest >>= 1, ++age) {
-        if (rest & 1) body(newest - age);
-      }
-    }
-    void set(Tag self, Bits bits) {
-      newest = self;
-      low = static_cast<uint64_t>(bits);
-      high = static_cast<uint64_t>(bits >> 64);
-    }
-  };
+  static constexpr uint64_t epoch_of(Tag task) { return task / 64; }
+  static constexpr uint64_t bit_of(Tag task) { return uint64_t{1} << (task % 64); }
+  static constexpr uint64_t mask_if(bool yes) { return uint64_t{0} - uint64_t{yes}; }
 
   // One remembered access of a segment; both spans cover the segment, so only the rows can differ.
   struct Entry {
@@ -141,7 +123,8 @@ class HazardTracker {
     }
   };
 
-  // What does not fit into a segment's cache line: strided accesses, readers older than `Readers`.
+  // What does not fit into a segment's cache line: strided accesses, and readers older than the
+  // bits.
   struct Spill {
     std::vector<Entry> writers;
     std::vector<Entry> readers;
@@ -150,43 +133,88 @@ class HazardTracker {
   struct alignas(64) Segment {
     uint64_t start = kNoAddress;
     uint64_t end = kNoAddress;
-    Tag writer = 0;   // the last dense writer; whatever came before is implied through it
-    Readers readers;  // dense reads since then
-    std::unique_ptr<Spill> spill;
+    Tag writer = 0;                 // the last dense writer; older accesses are implied through it
+    uint64_t readers[kWords] = {};  // dense readers since: a bit per task of this epoch and before
+    uint64_t epoch = 0;             // of readers[0]
+    uint32_t spill = kNoSpill;
     uint32_t next = kEnd;  // slot of the segment to the right
   };
 
-  // Gathers dependencies as bits first, and asks once for each whether it is done.
+  // Dependencies as bits, in the same layout as a segment's readers.
+  struct Marks {
+    explicit Marks(Tag self) : self(self), epoch(epoch_of(self)) {}
+
+    void set(Tag task) {
+      const uint64_t back = epoch - epoch_of(task);
+      for (unsigned k = 0; k < kWords; ++k) words[k] |= bit_of(task) & mask_if(back == k);
+    }
+
+    const Tag self;
+    const uint64_t epoch;
+    uint64_t words[kWords] = {};
+  };
+
+  // A dense access. Reads and writes share a path without branches, which no predictor would guess.
+  static void touch(Segment& s, bool writes, Marks& marks) {
+    marks.set(s.writer);
+    const uint64_t age = marks.epoch - s.epoch;
+    const uint64_t m0 = mask_if(age == 0), m1 = mask_if(age == 1), m2 = mask_if(age == 2);
+    const uint64_t r0 = s.readers[0] & m0;
+    const uint64_t r1 = (s.readers[1] & m0) | (s.readers[0] & m1);
+    const uint64_t r2 = (s.readers[2] & m0) | (s.readers[1] & m1) | (s.readers[0] & m2);
+    const uint64_t if_writes = mask_if(writes);
+    marks.words[0] |= r0 & if_writes;
+    marks.words[1] |= r1 & if_writes;
+    marks.words[2] |= r2 & if_writes;
+    s.writer = writes ? marks.self : s.writer;
+    s.readers[0] = (r0 | bit_of(marks.self)) & ~if_writes;
+    s.readers[1] = r1 & ~if_writes;
+    s.readers[2] = r2 & ~if_writes;
+    s.epoch = marks.epoch;
+  }
+
+  // What one call of add() or query() knows and has found.
   template <class IsDone>
   class Found {
    public:
     Found(Tag self, Tag low, IsDone& is_done)
-        : self(self),
-          low(low),
-          is_done_(is_done),
-          far_(self - low > kRecent ? self - low - kRecent : 0) {}
+        : self(self), low(low), marks(self), is_done_(is_done) {
+      const uint64_t epoch = epoch_of(self);
+      const Tag first_marked = epoch < kWords ? 0 : 64 * (epoch - (kWords - 1));
+      far_ = first_marked > low ? first_marked - low : 0;
+    }
 
     const Tag self;
     const Tag low;  // every task before it is done
+    Marks marks;
+
+    // Whether a task may be unfinished although it is too old for the bits.
+    bool reaches_far() const { return far_ != 0; }
+    bool done(Tag task) const { return task < low || is_done_(task - 1); }
 
     void take(Tag task) {
       if (task - low < far_) old_.push_back(task);
-      const uint64_t back = self - 1 - task;
-      seen_low_ |= uint64_t{back < 64} << (back & 63);
-      seen_high_ |= uint64_t{back - 64 < 64} << (back & 63);
-    }
-    void take(Bits before) {
-      seen_low_ |= static_cast<uint64_t>(before);
-      seen_high_ |= static_cast<uint64_t>(before >> 64);
+      marks.set(task);
     }
 
-    bool done(Tag task) const { return task < low || is_done_(task - 1); }
+    // Asks once for each task whether it is done.
+    void collect(const Marks& more, std::vector<uint64_t>& deps) {
+      for (unsigned k = 0; k < kWords && marks.epoch >= k; ++k) {
+        const Tag first = 64 * (marks.epoch - k);
+        uint64_t word = marks.words[k] | more.words[k];
+        if (k == 0) word &= bit_of(self) - 1;
+        if (first + 64 <= low) return;
+        if (first < low) word &= ~(bit_of(low) - 1);
+        for (; word != 0; word &= word - 1) {
+          const uint64_t id = first + static_cast<uint64_t>(__builtin_ctzll(word)) - 1;
+          if (!is_done_(id)) deps.push_back(id);
+        }
+      }
+      if (!old_.empty()) collect_old(deps);
+    }
 
-    void collect(std::vector<uint64_t>& deps) {
-      const Bits alive = shift_left(1, self - low) - 1;
-      collect_word(seen_low_ & static_cast<uint64_t>(alive), self - 2, deps);
-      collect_word(seen_high_ & static_cast<uint64_t>(alive >> 64), self - 66, deps);
-      if (old_.empty()) return;
+   private:
+    void collect_old(std::vector<uint64_t>& deps) {
       std::sort(old_.begin(), old_.end());
       old_.erase(std::unique(old_.begin(), old_.end()), old_.end());
       for (const Tag task : old_) {
@@ -194,32 +222,25 @@ class HazardTracker {
       }
     }
 
-   private:
-    void collect_word(uint64_t word, uint64_t first_id, std::vector<uint64_t>& deps) const {
-      for (; word != 0; word &= word - 1) {
-        const uint64_t id = first_id - static_cast<uint64_t>(__builtin_ctzll(word));
-        if (!is_done_(id)) deps.push_back(id);
-      }
-    }
-
     IsDone& is_done_;
-    const uint64_t far_;  // tasks in [low, low + far_) are too old for the bits
-    uint64_t seen_low_ = 0;
-    uint64_t seen_high_ = 0;
+    uint64_t far_;  // tasks in [low, low + far_) are too old for the bits
     std::vector<Tag> old_;
   };
 
-  // Reads and writes share one path without branches on the mode, which no predictor would guess.
   template <class F>
-  static void touch_dense(Segment& s, bool writes, F& found) {
-    if (found.self - found.low >= kRecent) spill_old_readers(s, found);
-    if (s.spill) touch_spill(*s.spill, writes, found);
-    found.take(s.writer);
-    const Bits before = s.readers.before(found.self);
-    const Bits if_writes = Bits{0} - Bits{writes};
-    found.take(before & if_writes);
-    s.writer = writes ? found.self : s.writer;
-    s.readers.set(found.self, (before << 1 | 1) & ~if_writes);
+  [[gnu::noinline]] void add_slowly(const Access& access, F& found) {
+    if (access.empty()) return;
+    const bool writes = (access.mode & kWrite) != 0;
+    visit(access, [&](Segment& s) {
+      if (found.reaches_far()) spill_old_readers(s, found);
+      if (access.pitch != 0) {
+        touch_strided(s, access, writes, found);
+        return;
+      }
+      if (s.spill != kNoSpill) touch_spill(spills_[s.spill], writes, found);
+      if (found.reaches_far()) found.take(s.writer);
+      touch(s, writes, found.marks);
+    });
   }
 
   template <class F>
@@ -232,22 +253,16 @@ class HazardTracker {
   }
 
   template <class F>
-  static void read_strided(Segment& s, const Access& access, F& found) {
+  void touch_strided(Segment& s, const Access& access, bool writes, F& found) {
     const Entry entry(found.self, access);
-    found.take(s.writer);
     Spill& spill = spill_of(s);
-    take_meeting(spill.writers, entry, found);
-    remember(spill.readers, entry, found);
-  }
-
-  template <class F>
-  static void write_strided(Segment& s, const Access& access, F& found) {
-    if (found.self - found.low >= kRecent) spill_old_readers(s, found);
-    const Entry entry(found.self, access);
     found.take(s.writer);
-    found.take(s.readers.before(found.self));
-    Spill& spill = spill_of(s);
     take_meeting(spill.writers, entry, found);
+    if (!writes) {
+      remember(spill.readers, entry, found);
+      return;
+    }
+    for_each_reader(s, found.self, 0, [&](Tag reader) { found.take(reader); });
     take_meeting(spill.readers, entry, found);
     const auto stays = [&](const Entry& e) { return e.task >= found.low && !entry.contains(e); };
     keep_if(spill.writers, stays);
@@ -255,17 +270,26 @@ class HazardTracker {
     remember(spill.writers, entry, found);
   }
 
-  // Moves the readers out that the next shift of the bits would lose while they may still run.
+  // Calls body(task) for the dense readers of epochs at least `min_age` before that of `self`,
+  // which is no earlier than any of them.
+  template <class Body>
+  static void for_each_reader(const Segment& s, Tag self, uint64_t min_age, Body&& body) {
+    const uint64_t age = epoch_of(self) - s.epoch;
+    for (uint64_t k = 0; k < kWords; ++k) {
+      if (s.readers[k] == 0 || age + k < min_age) continue;
+      const Tag first = 64 * (s.epoch - k);
+      for (uint64_t word = s.readers[k]; word != 0; word &= word - 1) {
+        body(first + static_cast<uint64_t>(__builtin_ctzll(word)));
+      }
+    }
+  }
+
+  // Moves the readers out that the bits are about to lose while they may still run.
   template <class F>
-  static void spill_old_readers(Segment& s, F& found) {
-    Readers& readers = s.readers;
-    const Tag oldest_kept = found.self - kRecent + 1;
-    const uint64_t age = readers.newest < oldest_kept ? 0 : readers.newest - oldest_kept + 1;
-    if (age >= kRecent || readers.bits() >> age == 0) return;
-    readers.for_each(age, [&](Tag reader) {
+  void spill_old_readers(Segment& s, F& found) {
+    for_each_reader(s, found.self, kWords, [&](Tag reader) {
       if (!found.done(reader)) remember(spill_of(s).readers, Entry(reader), found);
     });
-    readers.set(readers.newest, readers.bits() & (shift_left(1, age) - 1));
   }
 
   template <class F>
@@ -280,7 +304,8 @@ class HazardTracker {
   static void remember(std::vector<Entry>& list, const Entry& entry, F& found) {
     if (list.size() == list.capacity()) {
       keep_if(list, [&](const Entry& e) { return e.task == found.self || !found.done(e.task); });
-      if (list.size() * 2 >= list.capacity()) list.reserve(std::max<size_t>(8, list.capacity() * 2));
+      if (list.size() * 2 >= list.capacity())
+        list.reserve(std::max<size_t>(8, list.capacity() * 2));
     }
     list.push_back(entry);
   }
@@ -291,12 +316,19 @@ class HazardTracker {
                list.end());
   }
 
-  static Spill& spill_of(Segment& s) {
-    if (!s.spill) s.spill = std::make_unique<Spill>();
-    return *s.spill;
+  Spill& spill_of(Segment& s) {
+    if (s.spill == kNoSpill && free_spills_.empty()) {
+      s.spill = static_cast<uint32_t>(spills_.size());
+      spills_.emplace_back();
+    } else if (s.spill == kNoSpill) {
+      s.spill = free_spills_.back();
+      free_spills_.pop_back();
+    }
+    return spills_[s.spill];
   }
 
-  // Calls body(segment) for segments that together are exactly the span, splitting and filling gaps.
+  // Calls body(segment) for segments that together are exactly the span, splitting and filling
+  // gaps.
   template <class Body>
   void visit(const Access& access, Body&& body) {
     uint32_t slot = segment_at(access);
@@ -312,10 +344,12 @@ class HazardTracker {
     }
   }
 
+  static size_t hint_of(uint64_t start) { return (start * 0x9E3779B97F4A7C15u) >> kHintShift; }
+
   // The slot of the segment that starts at the access's first byte, made if there is none.
   uint32_t segment_at(const Access& access) {
-    uint32_t& hint = hints_[(access.start * 0x9E3779B97F4A7C15u) >> 52];
-    if (hint < segments_.size() && segments_[hint].start == access.start) return hint;
+    uint32_t& hint = hints_[hint_of(access.start)];
+    if (segments_[hint].start == access.start) return hint;
     const size_t i = first_after(access.start);
     const uint64_t limit = i == starts_.size() ? kNoAddress : starts_[i];
     uint32_t slot;
@@ -363,8 +397,9 @@ class HazardTracker {
     Segment& right = segments_[right_slot];
     left.end = address;
     right.writer = left.writer;
-    right.readers = left.readers;
-    if (left.spill) spill_of(right) = *left.spill;
+    right.epoch = left.epoch;
+    std::copy(left.readers, left.readers + kWords, right.readers);
+    if (left.spill != kNoSpill) spill_of(right) = spills_[left.spill];
     return right_slot;
   }
 
@@ -382,15 +417,23 @@ class HazardTracker {
   // Forgets segments whose tasks are all done; they are made again if they come back.
   void drop_dead() {
     const Tag low = low_ ? low_ : newest_ + 1;
-    const auto dead = [&](const Entry& e) { return e.task < low; };
-    const auto all_dead = [&](const std::vector<Entry>& list) {
-      return std::all_of(list.begin(), list.end(), dead);
+    const auto is_dead = [&](const Segment& s) {
+      const auto dead = [&](const Entry& e) { return e.task < low; };
+      bool all_dead = s.writer < low;
+      for_each_reader(s, newest_, 0, [&](Tag reader) { all_dead &= reader < low; });
+      const Spill& spill = spills_[s.spill];
+      return all_dead && std::all_of(spill.writers.begin(), spill.writers.end(), dead) &&
+             std::all_of(spill.readers.begin(), spill.readers.end(), dead);
     };
     size_t kept = 0;
     for (size_t i = 0; i < slots_.size(); ++i) {
       Segment& s = segments_[slots_[i]];
-      if (s.writer < low && s.readers.newest < low &&
-          (!s.spill || (all_dead(s.spill->writers) && all_dead(s.spill->readers)))) {
+      if (is_dead(s)) {
+        if (s.spill != kNoSpill) {
+          spills_[s.spill].writers.clear();
+          spills_[s.spill].readers.clear();
+          free_spills_.push_back(s.spill);
+        }
         s = Segment();
         free_.push_back(slots_[i]);
       } else {
@@ -400,15 +443,19 @@ class HazardTracker {
     }
     starts_.resize(kept);
     slots_.resize(kept);
-    for (size_t i = 0; i < kept; ++i) segments_[slots_[i]].next = i + 1 < kept ? slots_[i + 1] : kEnd;
+    for (size_t i = 0; i < kept; ++i)
+      segments_[slots_[i]].next = i + 1 < kept ? slots_[i + 1] : kEnd;
     limit_ = std::max(kDropAbove, 2 * kept);
   }
 
   std::vector<Segment> segments_;  // by slot; a slot never moves, so hints stay right
   std::vector<uint32_t> free_;
-  std::vector<uint64_t> starts_;  // sorted, apart from the segments so that searches and inserts are cheap
-  std::vector<uint32_t> slots_;   // the segment of each start
-  std::vector<uint32_t> hints_;   // start hash -> slot, verified before use
+  std::deque<Spill> spills_;  // by Segment::spill; a deque, so that references stay right
+  std::vector<uint32_t> free_spills_;
+  std::vector<uint64_t>
+      starts_;  // sorted, apart from the segments so that searches and inserts are cheap
+  std::vector<uint32_t> slots_;  // the segment of each start
+  std::vector<uint32_t> hints_;  // start hash -> slot, verified before use
   size_t limit_ = kDropAbove;
   std::vector<Tag> pending_;  // tasks in order of their ids, done before `head_`
   size_t head_ = 0;

@@ -16,7 +16,8 @@ namespace {
 using ks::Access;
 using ks::HazardTracker;
 
-// None: nothing is ever done. An int n: `other` is done once n later tasks were added. Or a callable.
+// None: nothing is ever done. An int n: `other` is done once n later tasks were added. Or a
+// callable.
 class DonePolicy {
  public:
   explicit DonePolicy(const py::object& policy) {
@@ -117,7 +118,9 @@ double benchmark(size_t tasks, uint64_t window, size_t ranges) {
     for (size_t i = 0; i < count; ++i, ++id) {
       const auto& task = step[id % step.size()];
       deps.clear();
-      const auto is_done = [current = id, window](uint64_t other) { return other + window < current; };
+      const auto is_done = [current = id, window](uint64_t other) {
+        return other + window < current;
+      };
       tracker.add(id, task.data(), task.size(), is_done, deps);
     }
   };
@@ -133,13 +136,15 @@ double benchmark(size_t tasks, uint64_t window, size_t ranges) {
 void bind_tracker(py::module_& m) {
   py::class_<PyTracker>(m, "HazardTracker", "Finds the earlier tasks that a new task waits for.")
       .def(py::init<>())
-      .def("add", &PyTracker::add, py::arg("id"), py::arg("accesses"), py::arg("is_done") = py::none(),
+      .def("add", &PyTracker::add, py::arg("id"), py::arg("accesses"),
+           py::arg("is_done") = py::none(),
            "Ids of unfinished tasks that `id` must wait for; then remembers its accesses.")
       .def("query", &PyTracker::query, py::arg("access"), py::arg("is_done") = py::none(),
            "Ids of unfinished tasks that a host access must wait for; remembers nothing.")
-      .def_static("benchmark", &benchmark, py::arg("tasks"), py::arg("window"), py::arg("ranges"),
-                  py::call_guard<py::gil_scoped_release>(),
-                  "Nanoseconds per task on a simulator-like program; a task is done `window` later.")
+      .def_static(
+          "benchmark", &benchmark, py::arg("tasks"), py::arg("window"), py::arg("ranges"),
+          py::call_guard<py::gil_scoped_release>(),
+          "Nanoseconds per task on a simulator-like program; a task is done `window` later.")
       .def("clear", &PyTracker::clear, "Forgets everything.")
       .def("segment_count", &PyTracker::segment_count, "Number of byte segments held.");
 }

@@ -54,7 +54,7 @@ class CompareOptions:
     """Numbers of streams for `stream`, `graph` and `auto`."""
     window: int = 128
     """Size of the window: tasks in flight."""
-    steps: int = 50
+    steps: int = 40
     """Steps per batch."""
     repeats: int = 3
     """Batches per strategy that count."""
@@ -114,7 +114,7 @@ def compare(options: CompareOptions, out: Console | None = None) -> int:
     out = out or Console()
     torch.set_num_threads(options.torch_threads)
     comparison = Comparison(describe_machine(), [])
-    _warn_if_busy(comparison.machine.load, comparison.machine.cores)
+    _warn_if_busy(comparison.machine.load, comparison.machine.threads)
     interrupted = not _run_groups(groups, options, comparison)
     show(comparison, out)
     for path in (options.plot, options.trace):
@@ -206,9 +206,9 @@ def _check_writable(path: Path | None) -> None:
         path.unlink()
 
 
-def _warn_if_busy(load: float, cores: int) -> None:
-    if load > cores / 2:
-        message = f"the machine is busy (load {load:.2f} on {cores} cores): times will be noisy"
+def _warn_if_busy(load: float, threads: int) -> None:
+    if load > threads / 2:
+        message = f"the machine is busy (load {load:.2f} on {threads} threads): times will be noisy"
         print(message, file=sys.stderr)
 
 
@@ -259,15 +259,14 @@ def run_group(group: Group, options: CompareOptions, lanes: list[Lane]) -> Itera
     for repeat in range(options.repeats):
         for lane in lanes:
             yield f"{lane.arm.label}, batch {repeat + 1} of {options.repeats}"
-            actual = lane.measure(options.steps, retries=2)
+            actual = lane.measure(options.steps, max_discarded=options.repeats)
             expected = expected or actual
             if actual is not None and expected is not None:
                 lane.check(expected, actual)
 
 
 def _rows(lanes: list[Lane]) -> list[Row]:
-    serial_p50 = lanes[0].median() if lanes else None
-    return [lane.row(serial_p50) for lane in lanes]
+    return [lane.row(lanes[0]) for lane in lanes]
 
 
 def _draw(lanes: list[Lane], group: Group, options: CompareOptions) -> bool:

@@ -6,10 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from bench.arms import Arm
 from bench.cases import Program, Snapshot
 from bench.measure import (
     Batch,
+    Spread,
+    is_slower,
     largest_error,
     measure_quietly,
     run_batch,
@@ -55,17 +59,17 @@ class Lane:
         """Prepares the arm and calls it, timed as one; then warms it up."""
         self._guarded(self._first_call)
 
-    def measure(self, steps: int, retries: int) -> Snapshot | None:
+    def measure(self, steps: int, max_discarded: int) -> Snapshot | None:
         """Runs one batch that counts.
 
         Args:
             steps: Steps of the batch.
-            retries: Noisy batches that may be thrown away.
+            max_discarded: Noisy batches that this lane may throw away in all.
 
         Returns:
             Everything the batch left behind, or None if the arm has failed.
         """
-        return self._guarded(lambda: self._measure(steps, retries))
+        return self._guarded(lambda: self._measure(steps, max_discarded))
 
     def check(self, expected: Snapshot, actual: Snapshot) -> None:
         """Compares what a batch left behind with what `serial` left behind."""
@@ -91,8 +95,8 @@ class Lane:
         self.step()
         return list(self.step.timeline())
 
-    def row(self, serial_p50: float | None) -> Row:
-        """The result; fields that were not measured stay null."""
+    def row(self, serial: Lane) -> Row:
+        """The result beside that of `serial`; fields that were not measured stay null."""
         program, arm = self.program, self.arm
         row = Row(
             case=program.case.name,
@@ -106,6 +110,7 @@ class Lane:
             ls_iterations=LS_ITERATIONS,
             frame_skip=program.task.frame_skip if program.case.kind == "env" else 1,
             steps=self.steps,
+            torch_threads=torch.get_num_threads(),
             repeats=len(self.batches),
             discarded=self.discarded,
             noisy=any(batch.is_noisy for batch in self.batches),
@@ -113,15 +118,9 @@ class Lane:
             error=self.error,
         )
         if self.batches and self.error is None:
-            self._fill_times(row, serial_p50)
+            self._fill_times(row, serial)
             self._fill_report(row)
         return row
-
-    def median(self) -> float | None:
-        """Median step in seconds over all batches, or None."""
-        if self.error is not None or not self.batches:
-            return None
-        return spread([s for batch in self.batches for s in batch.seconds]).p50
 
     def _first_call(self) -> None:
         self.program.restore()
@@ -134,9 +133,10 @@ class Lane:
             self.program.load_action(index)
             self.step()
 
-    def _measure(self, steps: int, retries: int) -> Snapshot:
+    def _measure(self, steps: int, max_discarded: int) -> Snapshot:
         assert self.step is not None
         step = self.step
+        retries = max(0, max_discarded - self.discarded)
         batch, thrown = measure_quietly(lambda: run_batch(self.program, step, steps), retries)
         self.batches.append(batch)
         self.steps = steps
@@ -155,13 +155,21 @@ class Lane:
             self.error = f"{type(error).__name__}: {first}"
             return None
 
-    def _fill_times(self, row: Row, serial_p50: float | None) -> None:
-        times = spread([s for batch in self.batches for s in batch.seconds])
+    def _spread(self) -> Spread:
+        return spread([second for batch in self.batches for second in batch.seconds])
+
+    def _fill_times(self, row: Row, serial: Lane) -> None:
+        times = self._spread()
         row.ms_p50, row.ms_p20, row.ms_p80 = (
             1e3 * value for value in (times.p50, times.p20, times.p80)
         )
-        if serial_p50 is not None:
-            row.speedup_vs_serial = serial_p50 / times.p50
+        if serial.batches:
+            row.speedup_vs_serial = serial._spread().p50 / times.p50
+            pairs = list(zip(serial.batches, self.batches, strict=False))
+            row.slower = is_slower(
+                [spread(base.seconds).p50 for base, _ in pairs],
+                [spread(own.seconds).p50 for _, own in pairs],
+            )
         if self.arm.strategy.exact:
             row.bitwise_equal = not self.unequal
             row.differs = sorted(self.unequal)

@@ -29,7 +29,8 @@ class Machine:
 
     Attributes:
         cpu: Model name of the processor.
-        cores: Logical processors that this process may use.
+        cores: Physical cores.
+        threads: Logical processors that this process may use.
         torch_threads: Intra-op threads of torch, the same for every arm.
         load: Load average over one minute at the start.
         versions: Package name to version.
@@ -39,6 +40,7 @@ class Machine:
 
     cpu: str
     cores: int
+    threads: int
     torch_threads: int
     load: float
     system: str
@@ -63,6 +65,8 @@ class Row:
         critical_path_ms: Longest chain of dependent tasks, by measured kernel time.
         bound: Streams to the best possible speedup over one stream, from the recorded graph.
         frame_skip: Physics steps per step.
+        slower: Whether the paired batches show it to be slower than `serial` beyond noise.
+        torch_threads: Threads inside one torch op.
         noisy: Whether a counted batch ran beside more than 5% foreign load.
         discarded: Batches thrown away for that reason.
         overflow: Whether contacts or constraint rows did not fit in some world.
@@ -96,8 +100,10 @@ class Row:
     frame_skip: int = 1
     steps: int = 0
     repeats: int = 0
+    torch_threads: int = 1
     max_error: float | None = None
     differs: list[str] = field(default_factory=list)
+    slower: bool = False
     noisy: bool = False
     discarded: int = 0
     overflow: bool = False
@@ -129,7 +135,8 @@ def describe_machine() -> Machine:
     """Reads processor, versions, commit and load."""
     return Machine(
         cpu=_cpu_name(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        cores=psutil.cpu_count(logical=False) or psutil.cpu_count() or 1,
+        threads=_usable_threads(),
         torch_threads=torch.get_num_threads(),
         load=round(psutil.getloadavg()[0], 2),
         system=f"{platform.system()} {platform.machine()}",
@@ -138,6 +145,12 @@ def describe_machine() -> Machine:
         commit=_commit(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def _usable_threads() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _cpu_name() -> str:

@@ -41,8 +41,9 @@ def show(comparison: Comparison, console: Console) -> None:
     machine = comparison.machine
     versions = ", ".join(f"{name} {number}" for name, number in machine.versions.items())
     heading = (
-        f"{machine.cpu}, {machine.cores} cores, load {machine.load:.2f}, "
-        f"{machine.torch_threads} torch threads; {versions}; commit {machine.commit or 'unknown'}"
+        f"{machine.cpu}, {machine.cores} cores, {machine.threads} threads, "
+        f"load {machine.load:.2f}, {machine.torch_threads} torch threads; {versions}; "
+        f"commit {machine.commit or 'unknown'}"
     )
     console.print(heading, highlight=False, soft_wrap=not console.is_terminal)
     if console.is_terminal:
@@ -112,6 +113,8 @@ def _note(row: Row) -> str:
         notes.append(f"{len(row.differs)} arrays differ: {names}")
     if row.overflow:
         notes.append("contacts or constraints overflowed")
+    if row.slower:
+        notes.append("slower than serial")
     if row.noisy:
         notes.append("noisy")
     if row.fences:

@@ -164,7 +164,9 @@ def test_json_has_the_documented_form(tmp_path):
     status, result = measured(tmp_path, strategies=("serial", "warp-graph"))
     assert status == 0
     assert set(result) == {"machine", "rows"}
-    assert {"cpu", "cores", "versions", "commit", "date", "load"} <= set(result["machine"])
+    assert {"cpu", "cores", "threads", "versions", "commit", "date", "load"} <= set(
+        result["machine"]
+    )
     serial, warp = result["rows"]
     assert ISSUED_ROW_KEYS <= set(serial) == {field.name for field in fields(Row)}
     assert serial["strategy"] == "serial"
@@ -245,19 +247,19 @@ def test_batches_take_turns(monkeypatch, tmp_path, add_strategy):
 
     add_strategy("a", prepare, warm_calls=0)
     add_strategy("b", prepare, warm_calls=0)
-    monkeypatch.setattr(compare.Lane, "measure", lambda lane, steps, retries: lane.step() and None)
+    monkeypatch.setattr(compare.Lane, "measure", lambda lane, *_, **__: lane.step() and None)
     measured(tmp_path, strategies=("a", "b"), repeats=3)
     assert order == ["a", "b", "a", "b", "a", "b", "a", "b"]
 
 
 def test_interruption_prints_what_was_measured(tmp_path, add_strategy, monkeypatch):
-    measure, calls = compare.Lane.measure, []
+    original, calls = compare.Lane.measure, []
 
-    def interrupted(lane, steps, retries):
+    def interrupted(lane, steps, max_discarded):
         calls.append(lane)
         if len(calls) > 2:
             raise KeyboardInterrupt
-        return measure(lane, steps, retries)
+        return original(lane, steps, max_discarded)
 
     monkeypatch.setattr(compare.Lane, "measure", interrupted)
     status, result = measured(tmp_path, strategies=("warp-graph",))

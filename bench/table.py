@@ -11,7 +11,9 @@ from bench.result import Comparison, Row
 
 __all__ = ["plain_rows", "show"]
 
-_COLUMNS: tuple[tuple[str, str, Callable[[Row], str]], ...] = (
+Column = tuple[str, str, Callable[[Row], str]]
+
+_COLUMNS: tuple[Column, ...] = (
     ("case", "left", lambda row: row.case),
     ("worlds", "right", lambda row: str(row.worlds)),
     ("loop", "left", lambda row: "conditional" if row.graph_conditional else "unrolled"),
@@ -30,6 +32,8 @@ _COLUMNS: tuple[tuple[str, str, Callable[[Row], str]], ...] = (
     ("note", "left", lambda row: _note(row)),
 )
 
+_DROPPED_FIRST = ("edges", "levels", "path ms", "first s", "tasks", "p20-p80", "bound", "loop")
+
 
 def show(comparison: Comparison, console: Console) -> None:
     """Prints the machine and all rows.
@@ -47,7 +51,7 @@ def show(comparison: Comparison, console: Console) -> None:
     )
     console.print(heading, highlight=False, soft_wrap=not console.is_terminal)
     if console.is_terminal:
-        console.print(_rich_table(comparison.rows))
+        console.print(_rich_table(comparison.rows, console.width))
         return
     for line in plain_rows(comparison.rows):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -57,7 +61,7 @@ def plain_rows(rows: Sequence[Row]) -> list[str]:
     """Header and rows, columns aligned by spaces."""
     cells = [[title for title, _, _ in _COLUMNS]]
     cells += [[read(row) for _, _, read in _COLUMNS] for row in rows]
-    widths = [max(len(line[index]) for line in cells) for index in range(len(_COLUMNS))]
+    widths = [_width(column, rows) for column in _COLUMNS]
     return [
         "  ".join(
             text.rjust(width) if justify == "right" else text.ljust(width)
@@ -67,9 +71,29 @@ def plain_rows(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _rich_table(rows: Sequence[Row]) -> Table:
+def _width(column: Column, rows: Sequence[Row]) -> int:
+    title, _, read = column
+    return max(len(title), *(len(read(row)) for row in rows)) if rows else len(title)
+
+
+def _fitting_columns(rows: Sequence[Row], width: int) -> list[Column]:
+    """All columns, or without the less telling ones where the terminal is narrow."""
+    columns = list(_COLUMNS)
+    for title in _DROPPED_FIRST:
+        needed = sum(
+            2 + (min(20, _width(column, rows)) if column[0] == "note" else _width(column, rows))
+            for column in columns
+        )
+        if needed <= width:
+            break
+        columns = [column for column in columns if column[0] != title]
+    return columns
+
+
+def _rich_table(rows: Sequence[Row], width: int) -> Table:
+    columns = _fitting_columns(rows, width)
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title, justify, _ in _COLUMNS:
+    for title, justify, _ in columns:
         table.add_column(title, justify=justify, no_wrap=title != "note", overflow="fold")
     previous = None
     for row in rows:
@@ -78,7 +102,7 @@ def _rich_table(rows: Sequence[Row]) -> Table:
             table.add_section()
         previous = group
         wrong = row.error is not None or row.bitwise_equal is False
-        table.add_row(*(read(row) for _, _, read in _COLUMNS), style="red" if wrong else None)
+        table.add_row(*(read(row) for _, _, read in columns), style="red" if wrong else None)
     return table
 
 

@@ -28,6 +28,7 @@ from bench.lane import Lane
 from bench.plot import plot_timeline
 from bench.result import Comparison, Row, describe_machine
 from bench.table import show
+from kscheduler.trace import write_trace
 
 __all__ = ["CompareOptions", "Group", "compare", "plan", "run_group"]
 
@@ -280,15 +281,9 @@ def _draw(lanes: list[Lane], group: Group, options: CompareOptions) -> bool:
         if options.plot is not None:
             plot_timeline(events, f"{group.title}: one step, {lane.arm.label}", options.plot)
         if options.trace is not None:
-            _write_trace(events, options.trace)
+            write_trace(options.trace, events)
         return True
     return False
-
-
-def _write_trace(events: list, path: Path) -> None:
-    from kscheduler.trace import write_chrome_trace
-
-    write_chrome_trace(events, path)
 
 
 class _progress:

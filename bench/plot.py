@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import matplotlib
+
+from kscheduler.trace import TraceEvent
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-__all__ = ["TimelineEvent", "plot_timeline"]
+__all__ = ["plot_timeline"]
 
 _COLOURS = pyplot.get_cmap("tab20").colors
 
 
-class TimelineEvent(Protocol):
-    """One task that ran: `kscheduler.trace.TraceEvent` has this form."""
-
-    name: str
-    stream: int
-    start_us: float
-    duration_us: float
-
-
-def plot_timeline(events: Sequence[TimelineEvent], title: str, path: Path) -> None:
+def plot_timeline(events: Sequence[TraceEvent], title: str, path: Path) -> None:
     """Draws one bar per task, one row per stream, and writes a PNG.
 
     Args:
@@ -62,7 +54,7 @@ def plot_timeline(events: Sequence[TimelineEvent], title: str, path: Path) -> No
     pyplot.close(figure)
 
 
-def _colours_by_name(events: Sequence[TimelineEvent]) -> dict[str, tuple[float, float, float]]:
+def _colours_by_name(events: Sequence[TraceEvent]) -> dict[str, tuple[float, float, float]]:
     grey = (0.75, 0.75, 0.75)
     longest = _names_by_time(events)
     return {
@@ -70,14 +62,14 @@ def _colours_by_name(events: Sequence[TimelineEvent]) -> dict[str, tuple[float, 
     }
 
 
-def _names_by_time(events: Sequence[TimelineEvent]) -> list[str]:
+def _names_by_time(events: Sequence[TraceEvent]) -> list[str]:
     totals: dict[str, float] = {}
     for event in events:
         totals[event.name] = totals.get(event.name, 0.0) + event.duration_us
     return sorted(totals, key=lambda name: -totals[name])
 
 
-def _add_legend(axes, events: Sequence[TimelineEvent], colours: dict) -> None:
+def _add_legend(axes, events: Sequence[TraceEvent], colours: dict) -> None:
     shown = _names_by_time(events)[:8]
     handles = [pyplot.Rectangle((0, 0), 1, 1, color=colours[name]) for name in shown]
     axes.legend(

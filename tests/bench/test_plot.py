@@ -1,18 +1,13 @@
 """The timeline: one row per stream, a readable PNG."""
 
-from types import SimpleNamespace
-
 from matplotlib import image
 
 from bench.plot import plot_timeline
-
-
-def event(name, stream, start_us, duration_us):
-    return SimpleNamespace(name=name, stream=stream, start_us=start_us, duration_us=duration_us)
+from kscheduler.trace import TraceEvent
 
 
 def test_timeline_is_a_png_with_a_bar_per_stream(tmp_path):
-    events = [event(f"kernel {i % 30}", i % 2, 10.0 * i, 18.0) for i in range(100)]
+    events = [TraceEvent(f"kernel {i % 30}", i % 2, 10.0 * i, 18.0) for i in range(100)]
     path = tmp_path / "timeline.png"
     plot_timeline(events, "one step", path)
     pixels = image.imread(path)[:, :, :3]
@@ -24,7 +19,7 @@ def test_timeline_is_a_png_with_a_bar_per_stream(tmp_path):
 
 def test_timeline_of_one_instant_task_is_drawn(tmp_path):
     path = tmp_path / "timeline.png"
-    plot_timeline([event("noop", 0, 5.0, 0.0)], "one step", path)
+    plot_timeline([TraceEvent("noop", 0, 5.0, 0.0)], "one step", path)
     assert path.stat().st_size > 1000
 
 

@@ -48,6 +48,7 @@ FLOOR, CORE, ARM, OPPONENT, BAG, SHIN = 1, 2, 4, 8, 16, 32
 BAG_HEIGHT = 2.3
 BAG_KG = 30.0
 BAG_RADIUS = 0.17
+BAG_ENDS = (-0.65, -1.35)
 
 OPPONENT_BODIES = tuple(f"opponent_{segment.name}" for segment in anatomy.BODIES)
 MOCAP = (*OPPONENT_BODIES, "bag_anchor", "spot")
@@ -281,7 +282,7 @@ def _add_surroundings(spec: Any) -> None:
     bag.add_geom(
         name="bag",
         type=mujoco.mjtGeom.mjGEOM_CAPSULE,
-        fromto=[0, 0, -0.65, 0, 0, -1.35],
+        fromto=[0, 0, BAG_ENDS[0], 0, 0, BAG_ENDS[1]],
         size=[BAG_RADIUS, 0, 0],
         mass=BAG_KG,
         contype=BAG,

@@ -27,6 +27,8 @@ __all__ = ["ITERATIONS", "LS_ITERATIONS", "MODELS", "ModelSpec", "Simulation", "
 
 ITERATIONS = 5
 LS_ITERATIONS = 10
+# Reaching a number of iterations that was chosen here is neither an overflow nor worth a line.
+_CHOSEN_LIMITS = int(mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS)
 
 _GYMNASIUM = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
 _OWN = Path(__file__).parent / "models"
@@ -48,11 +50,11 @@ class ModelSpec:
 
 
 MODELS: dict[str, ModelSpec] = {
-    "ant": ModelSpec(_GYMNASIUM / "ant.xml", nconmax=24, njmax=112),
-    "half_cheetah": ModelSpec(_GYMNASIUM / "half_cheetah.xml", nconmax=24, njmax=80),
-    "humanoid": ModelSpec(_GYMNASIUM / "humanoid.xml", nconmax=32, njmax=96),
-    "walker2d": ModelSpec(_GYMNASIUM / "walker2d_v5.xml", nconmax=24, njmax=96),
-    "grasp": ModelSpec(_OWN / "grasp.xml", nconmax=32, njmax=192),
+    "ant": ModelSpec(_GYMNASIUM / "ant.xml", nconmax=24, njmax=64),
+    "half_cheetah": ModelSpec(_GYMNASIUM / "half_cheetah.xml", nconmax=24, njmax=64),
+    "humanoid": ModelSpec(_GYMNASIUM / "humanoid.xml", nconmax=24, njmax=64),
+    "walker2d": ModelSpec(_GYMNASIUM / "walker2d_v5.xml", nconmax=24, njmax=64),
+    "grasp": ModelSpec(_OWN / "grasp.xml", nconmax=32, njmax=160),
 }
 
 
@@ -110,8 +112,7 @@ class Simulation:
         with wp.ScopedDevice("cpu"):
             self.model = mjw.put_model(self.host)
             self.model.opt.graph_conditional = conditional
-            # Five iterations are a choice here: reaching them is not worth a line per step.
-            self.model.opt.warn_overflow &= ~int(mjw.OverflowType.ITERATIONS)
+            self.model.opt.warn_overflow &= ~_CHOSEN_LIMITS
             self.data = mjw.put_data(
                 self.host,
                 mujoco.MjData(self.host),
@@ -126,8 +127,7 @@ class Simulation:
 
     def overflowed(self) -> bool:
         """Whether a world ran out of contacts or constraint rows since its last reset."""
-        bits = ~int(mjw.OverflowType.ITERATIONS)
-        return bool((self.data.overflow.numpy() & bits).any())
+        return bool((self.data.overflow.numpy() & ~_CHOSEN_LIMITS).any())
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Every array of `Data` by name, as NumPy views of the live memory."""

@@ -185,6 +185,7 @@ class Lane:
         row.critical_path_ms = 1e3 * report.critical_path_s
         row.fences = dict(report.fences)
         row.bound = {str(streams): value for streams, value in report.bound.items()}
+        row.ran, row.notes = report.strategy, list(report.notes)
         row.user_ms = 1e3 * report.seconds_user
         row.kernels_ms = 1e3 * report.seconds_kernels
         row.waiting_ms = 1e3 * report.seconds_waiting

@@ -64,6 +64,11 @@ class Row:
         differs: Names of arrays that differ, where `bitwise_equal` is false.
         critical_path_ms: Longest chain of dependent tasks, by measured kernel time.
         bound: Streams to the best possible speedup over one stream, from the recorded graph.
+        ran: The strategy that the window used, which `auto` picks.
+        user_ms: Time of the last step in the program's own code and in Python.
+        kernels_ms: Run time of all tasks of the last step, summed over streams.
+        waiting_ms: Time of the last step in which the host waited.
+        notes: What the window has to say.
         frame_skip: Physics steps per step.
         slower: Whether the paired batches show it to be slower than `serial` beyond noise.
         torch_threads: Threads inside one torch op.
@@ -91,6 +96,7 @@ class Row:
     critical_path_ms: float | None = None
     fences: dict[str, int] | None = None
     bound: dict[str, float] | None = None
+    ran: str | None = None
     user_ms: float | None = None
     kernels_ms: float | None = None
     waiting_ms: float | None = None
@@ -103,6 +109,7 @@ class Row:
     torch_threads: int = 1
     max_error: float | None = None
     differs: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     slower: bool = False
     noisy: bool = False
     discarded: int = 0

@@ -132,6 +132,8 @@ def _note(row: Row) -> str:
     notes = []
     if row.error:
         notes.append(row.error)
+    if row.ran not in (None, row.strategy):
+        notes.append(f"ran {row.ran}")
     if row.differs:
         names = ", ".join(row.differs[:3])
         notes.append(f"{len(row.differs)} arrays differ: {names}")

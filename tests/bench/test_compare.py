@@ -269,6 +269,8 @@ def test_interruption_prints_what_was_measured(tmp_path, add_strategy, monkeypat
 
 def test_report_of_a_window_fills_its_row(tmp_path, add_strategy):
     report = SimpleNamespace(
+        strategy="graph",
+        notes=["graph was fastest"],
         tasks=3,
         edges=2,
         levels=2,
@@ -295,7 +297,8 @@ def test_report_of_a_window_fills_its_row(tmp_path, add_strategy):
     assert row["critical_path_ms"] == 2.0
     assert row["fences"] == {"host read": 1}
     assert row["bound"] == {"2": 1.5}
-    assert row["user_ms"] == 1.0
+    assert (row["user_ms"], row["kernels_ms"], row["waiting_ms"]) == (1.0, 3.0, 0.0)
+    assert (row["ran"], row["notes"]) == ("graph", ["graph was fastest"])
 
 
 def test_wrapped_step_gets_size_streams_and_strategy(monkeypatch):

@@ -88,7 +88,7 @@ class Report:
         """A report with everything that the graph tells filled in, and `known` attributes."""
         levels = graph.levels()
         _, path = graph.critical_path("seconds")
-        measured = {
+        measured: dict[str, Any] = {
             "graph": graph,
             "tasks": len(graph.tasks),
             "edges": len(graph.edges),

@@ -1,0 +1,136 @@
+"""Python source for recorded torch calls: what a replay runs, with no template left to walk.
+
+Each node becomes a function of the list of values, ``def n3(v): v[7] = c1(v[2], c0, 1)``. Views are
+no nodes: they are made where one is first needed, so that whoever orders the nodes by the bytes
+they touch need not know of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+
+from kscheduler.intercept.torch_slots import VIEW, Call, Ref, Slot
+
+__all__ = ["generate"]
+
+_Function = Callable[[list[Any]], Any]
+
+
+def generate(
+    calls: Sequence[Call],
+    slots: Sequence[Slot],
+    pinned: Collection[int],
+    without_autocast: Collection[int],
+) -> tuple[list[_Function], dict[int, _Function]]:
+    """The functions that replay a recording.
+
+    Args:
+        calls: The nodes.
+        slots: All values.
+        pinned: Results that have to stay in the recorded tensor.
+        without_autocast: Nodes that were recorded below autocast, their casts being nodes already.
+
+    Returns:
+        One function per node, and by slot one that makes and returns a view.
+    """
+    code = _Code(slots)
+    views = [number for number, slot in enumerate(slots) if slot.kind is VIEW]
+    for number in views:
+        call = slots[number].call
+        assert call is not None
+        code.define(
+            f"w{number}", f"{code.targets(call.result)} = {code.call(call)}", f"return v[{number}]"
+        )
+    for index, call in enumerate(calls):
+        target, made = code.targets(call.result), code.call(call)
+        statements = [f"{target} = {made}" if target else made]
+        for slot in _refs(call.result):
+            if slot in pinned:
+                recorded = code.constant(slots[slot].tensor)
+                statements += [f"{recorded}.copy_(v[{slot}])", f"v[{slot}] = {recorded}"]
+        if index in without_autocast:
+            statements = [
+                f"with {code.constant(_no_autocast)}():",
+                *("    " + statement for statement in statements),
+            ]
+        code.define(f"n{index}", *statements)
+    names = code.compile()
+    return (
+        [names[f"n{index}"] for index in range(len(calls))],
+        {number: names[f"w{number}"] for number in views},
+    )
+
+
+def _no_autocast() -> Any:
+    guard = getattr(torch._C, "_DisableAutocast", None)
+    return torch.autocast("cpu", enabled=False) if guard is None else guard()
+
+
+def _refs(value: Any) -> list[Ref]:
+    if isinstance(value, Ref):
+        return [value]
+    if isinstance(value, list):
+        return [ref for item in value for ref in _refs(item)]
+    return []
+
+
+class _Code:
+    """Collects functions as source, then compiles them together."""
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._slots = slots
+        self._lines: list[str] = []
+        self._names: dict[str, Any] = {}
+
+    def call(self, call: Call) -> str:
+        """The expression of one call."""
+        parts = [self.expression(value) for value in call.args]
+        parts += [f"{name}={self.expression(value)}" for name, value in call.kwargs.items()]
+        # The C function below the overload saves a Python frame per call.
+        function = self.constant(getattr(call.func, "_op", call.func))
+        return f"{function}({', '.join(parts)})"
+
+    def expression(self, value: Any) -> str:
+        """The expression of one argument."""
+        if isinstance(value, Ref):
+            if self._slots[value].kind is VIEW:
+                return f"(w{value}(v) if v[{value}] is None else v[{value}])"
+            return f"v[{value}]"
+        if type(value) is list:
+            return f"[{', '.join(map(self.expression, value))}]"
+        if value is None or type(value) in (bool, int):
+            return repr(value)
+        if type(value) is float and math.isfinite(value):
+            return repr(value)
+        return self.constant(value)
+
+    def constant(self, value: Any) -> str:
+        """The name of an object that every replay uses as it is."""
+        name = f"c{id(value)}"
+        self._names[name] = value
+        return name
+
+    def targets(self, result: Any) -> str:
+        """What a call's result is assigned to, such as ``[v[3], _, v[4]]``; "" for nothing."""
+        if isinstance(result, Ref):
+            return f"v[{result}]"
+        if isinstance(result, list):
+            parts = [self.targets(item) or "_" for item in result]
+            if any(part != "_" for part in parts):
+                return f"[{', '.join(parts)}]"
+        return ""
+
+    def define(self, name: str, *statements: str) -> None:
+        """Add one function of the values `v`."""
+        self._lines.append(f"def {name}(v):")
+        self._lines += [f"    {statement}" for statement in statements]
+
+    def compile(self) -> dict[str, Any]:
+        """All names: functions and constants."""
+        names = dict(self._names)
+        exec(compile("\n".join(self._lines), "<recorded torch ops>", "exec"), names)
+        return names

@@ -1,1 +1,19 @@
-"""kscheduler runs the independent kernels of an unchanged program side by side."""
+"""Runs the independent kernels of an unchanged PyTorch and NVIDIA Warp program side by side.
+
+    import kscheduler as ks
+
+    with ks.window() as w:            # any code inside, unchanged
+        env.step(action)
+    print(w.report)
+
+    step = ks.window(strategy="graph")(env.step)   # record once, then replay
+
+A window changes timing only: values, aliasing, random states and exceptions are those of program
+order. Importing this package patches nothing and starts no thread.
+"""
+
+from kscheduler.errors import Error, NotReplayable, StaleArgument, WindowError
+from kscheduler.window import window
+
+__all__ = ["Error", "NotReplayable", "StaleArgument", "WindowError", "window"]
+__version__ = "0.1.0"

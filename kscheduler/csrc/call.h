@@ -1,7 +1,7 @@
 // One native call and the memory that its arguments live in.
 //
 // Every task of the CPU backend, a compiled Warp kernel as well as a memset, is a C function with up
-// to six word-sized arguments. Arguments that point to structures (launch bounds, kernel arguments,
+// to eight word-sized arguments. Arguments that point to structures (launch bounds, kernel arguments,
 // array descriptors) point into `blob`, which the call owns, so that a task outlives the Python
 // objects it was made from.
 #pragma once
@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,7 @@ inline void write_float_mode(uint32_t mode) {
 }
 
 struct Call {
-  static constexpr int kMaxArgs = 6;
+  static constexpr int kMaxArgs = 8;
   enum Check : uint8_t {
     kNone = 0,
     kReturnsBool = 1,  // false means that it failed
@@ -57,7 +58,10 @@ struct Call {
   uint8_t check = kNone;
   std::vector<std::max_align_t> blob;
 
+  static constexpr int kMaxLanes = 64;
   static inline const char* (*take_block_error)() = nullptr;
+  // Copies are per lane number, and two open windows may use the same number.
+  static inline std::mutex lane_code[kMaxLanes];
 
   void reserve_blob(size_t bytes) {
     const size_t units = (bytes + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t);
@@ -70,10 +74,13 @@ struct Call {
     std::array<int64_t, kMaxArgs> a = args;
     for (int i = 0; i < kMaxArgs; ++i)
       if (blob_args >> i & 1) a[i] = reinterpret_cast<int64_t>(blob_data() + a[i]);
+    std::unique_lock<std::mutex> own_code;
+    if (per_lane != nullptr) own_code = std::unique_lock<std::mutex>(lane_code[lane]);
     void* code = per_lane != nullptr ? (*per_lane)[lane] : function;
     if ((check & kBlockError) != 0 && take_block_error != nullptr) take_block_error();
-    using Function = int64_t (*)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
-    const int64_t result = reinterpret_cast<Function>(code)(a[0], a[1], a[2], a[3], a[4], a[5]);
+    using Word = int64_t;
+    using Function = Word (*)(Word, Word, Word, Word, Word, Word, Word, Word);
+    const Word result = reinterpret_cast<Function>(code)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]);
     if ((check & kReturnsBool) != 0 && (result & 0xff) == 0) return "the native call failed";
     if ((check & kBlockError) != 0 && take_block_error != nullptr)
       if (const char* message = take_block_error()) return message;

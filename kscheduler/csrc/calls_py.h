@@ -24,7 +24,7 @@ inline void fill_call(Call& call, uint64_t function, const pybind11::tuple& args
   call.per_lane = lanes ? &lanes->functions : nullptr;
   call.blob_args = static_cast<uint8_t>(blob_args);
   call.check = static_cast<uint8_t>(check);
-  if (args.size() > Call::kMaxArgs) throw pybind11::value_error("a native call takes six arguments");
+  if (args.size() > Call::kMaxArgs) throw pybind11::value_error("a native call takes eight arguments");
   for (size_t i = 0; i < args.size(); ++i) {
     // Pointers do not fit a signed word above 2^63; the bits are what counts.
     const unsigned long long bits = PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(args.ptr(), i));

@@ -48,6 +48,7 @@ struct Names {
   PyObject* print_launches = PyUnicode_InternFromString("print_launches");
   PyObject* verify = PyUnicode_InternFromString("verify_autograd_array_access");
   PyObject* access_mode = PyUnicode_InternFromString("launch_array_access_mode");
+  PyObject* uses_warp_abi = PyUnicode_InternFromString("uses_warp_entry_point_abi");
   PyObject* one = PyLong_FromLong(1);
 };
 
@@ -140,7 +141,8 @@ Launcher::Launcher(const py::dict& facts)
     : config_(facts["config"]),
       runtime_(facts["runtime"]),
       cpu_(facts["cpu"]),
-      array_type_(facts["array"]) {}
+      array_type_(facts["array"]),
+      kernel_type_(facts["kernel"]) {}
 
 void Launcher::prepare(const py::object& kernel, const py::dict& entry) {
   Prepared prepared;
@@ -312,9 +314,7 @@ PyObject* Launcher::launch(PyStreams& streams, PyObject* const* args, size_t cou
     }
   }
   if (given[0] == nullptr || given[1] == nullptr) return nullptr;
-  const auto found = prepared_.find(given[0]);
-  if (found == prepared_.end()) return nullptr;
-  const Prepared& prepared = found->second;
+  if (reinterpret_cast<PyObject*>(Py_TYPE(given[0])) != kernel_type_.ptr()) return nullptr;
   if (!is_ordinary(device)) return nullptr;
 
   uint64_t extents[4];
@@ -322,10 +322,14 @@ PyObject* Launcher::launch(PyStreams& streams, PyObject* const* args, size_t cou
   if (!read_dim(given[1], extents, dims)) return nullptr;
   uint64_t size = 1;
   for (int i = 0; i < dims; ++i) size *= extents[i];
-  if (size == 0) {
+  if (size == 0) {  // Warp looks at nothing else either
+    if (!attribute_is(given[0], n.uses_warp_abi, Py_True)) return nullptr;
     ++empty_launches_;
     Py_RETURN_NONE;
   }
+  const auto found = prepared_.find(given[0]);
+  if (found == prepared_.end()) return nullptr;
+  const Prepared& prepared = found->second;
   if (size > prepared.max_threads || !is_current(prepared)) return nullptr;
 
   values_.clear();

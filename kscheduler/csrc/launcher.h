@@ -56,7 +56,7 @@ class Launcher {
   bool pack(const Prepared& prepared, PyObject* const* values, char* out,
             std::vector<Access>& accesses, std::vector<void*>& keep) const;
 
-  pybind11::object config_, runtime_, cpu_, array_type_;
+  pybind11::object config_, runtime_, cpu_, array_type_, kernel_type_;
   std::unordered_map<PyObject*, Prepared> prepared_;
   std::vector<char> scratch_;
   std::vector<PyObject*> values_;

@@ -172,13 +172,11 @@ void Replay::begin() {
 void Replay::execute(Node& node, uint32_t index, int lane) {
   if (const int pause = Streams::jitter_us.load(std::memory_order_relaxed); pause > 0)
     pause_randomly(pause);
-  const int64_t start = is_timed_ || is_traced_ ? now_ns() : 0;
+  const int64_t start = now_ns();
   std::string error = node.call.run(lane);
-  if (is_timed_ || is_traced_) {
-    const int64_t end = now_ns();
-    node.run_ns += end - start;
-    if (is_traced_) events_[lane].push_back({index, lane, start, end});
-  }
+  const int64_t end = now_ns();
+  node.run_ns += end - start;
+  events_[lane].push_back({index, lane, start, end});
   if (!error.empty()) {
     lock_.lock();
     if (!failed_) {
@@ -229,8 +227,10 @@ void Replay::work(int lane) {
 
 int64_t Replay::advance() {
   for (;;) {
-    if (host_is_ready_.load(std::memory_order_acquire))
+    if (host_is_ready_.load(std::memory_order_acquire)) {
+      host_start_ns_ = now_ns();
       return static_cast<int64_t>(hosts_[next_host_]);
+    }
     if (top_remaining_.load(std::memory_order_acquire) == 0) {
       stop();
       return -1;
@@ -246,6 +246,9 @@ int64_t Replay::advance() {
 }
 
 void Replay::complete_host(uint32_t index) {
+  const int64_t end = now_ns();
+  nodes_[index].run_ns += end - host_start_ns_;
+  events_[0].push_back({index, 0, host_start_ns_, end});
   lock_.lock();
   ++next_host_;
   host_is_ready_.store(false, std::memory_order_seq_cst);
@@ -265,7 +268,6 @@ void Replay::stop() {
   work_gate_.notify();
   WorkerPool::instance().take_back(workers_);
   workers_.clear();
-  if (!is_timed_) return;
   for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) {
     node->total_ns += node->run_ns;
     ++node->runs;

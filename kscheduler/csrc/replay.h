@@ -58,8 +58,7 @@ class Replay final : public Team {
 
   // Measured nanoseconds per run of each node; a loop counts all its iterations.
   std::vector<int64_t> durations() const;
-  void set_timed(bool is_timed) { is_timed_ = is_timed; }
-  void set_traced(bool is_traced) { is_traced_ = is_traced; }
+  // When each node of the last run ran, by start.
   std::vector<ReplayEvent> events() const;
   size_t size() const { return nodes_.size(); }
   int lanes() const { return lanes_; }
@@ -119,8 +118,7 @@ class Replay final : public Team {
   bool failed_ = false;
   std::string error_;
   uint32_t error_node_ = 0;
-  bool is_timed_ = true;
-  bool is_traced_ = false;
+  int64_t host_start_ns_ = 0;
   std::vector<std::vector<ReplayEvent>> events_;  // per lane
   int64_t wait_ns_ = 0;
   Gate work_gate_;

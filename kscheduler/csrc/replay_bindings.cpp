@@ -56,8 +56,6 @@ void bind_replay(py::module_& m) {
       .def("patch", &Replay::patch)
       .def("take_error", &take_error)
       .def("durations", &Replay::durations)
-      .def("set_timed", &Replay::set_timed)
-      .def("set_traced", &Replay::set_traced)
       .def("events",
            [](const Replay& self) {
              py::list out;

@@ -65,6 +65,7 @@ void Streams::help_until(Condition condition) {
     });
   }
   wait_ns_ += now_ns() - start - helped;
+  helped_ns_ += helped;
 }
 
 void Streams::wait_for_room() {
@@ -203,6 +204,10 @@ void Streams::wait_for_task(uint64_t id) {
   help_until([this, id] { return is_done(id); });
 }
 
+void Streams::wait_since(uint64_t first) {
+  for (uint64_t id = std::max(first, oldest_); id < next_; ++id) wait_for_task(id);
+}
+
 void Streams::wait_for_all() {
   help_until([this] { return in_flight() == 0; });
 }
@@ -234,6 +239,7 @@ StreamCounters Streams::counters() const {
   c.overlapped = overlapped_.load();
   c.kernel_ns = kernel_ns_.load();
   c.wait_ns = wait_ns_;
+  c.helped_ns = helped_ns_;
   return c;
 }
 

@@ -33,7 +33,8 @@ struct StreamCounters {
   uint64_t edges = 0;
   uint64_t overlapped = 0;  // tasks that started while another one ran
   int64_t kernel_ns = 0;
-  int64_t wait_ns = 0;  // owner waiting, minus what it ran itself meanwhile
+  int64_t wait_ns = 0;    // owner waiting, minus what it ran itself meanwhile
+  int64_t helped_ns = 0;  // owner running tasks while it waited
 };
 
 class Streams final : public Team {
@@ -70,7 +71,9 @@ class Streams final : public Team {
   // The same for many accesses at once; `is_clear` only asks.
   bool is_clear(const Access* accesses, size_t count);
   void wait_for_task(uint64_t id);
+  void wait_since(uint64_t first);  // for that task and all later ones
   void wait_for_all();
+  uint64_t next_id() const { return next_; }
   size_t in_flight() const { return next_ - 1 - done_count_.load(std::memory_order_acquire); }
 
   // Moves the kept objects of finished tasks to `out`. Owner only.
@@ -127,6 +130,7 @@ class Streams final : public Team {
   std::vector<Worker*> workers_;
   uint64_t edges_ = 0;
   int64_t wait_ns_ = 0;
+  int64_t helped_ns_ = 0;
   size_t record_limit_;
   std::vector<std::unique_ptr<TaskRecord>> records_;
 };

@@ -96,6 +96,12 @@ void bind_streams(py::module_& m) {
              if (self.streams.in_flight() > 0) self.wait([&] { self.streams.wait_for_all(); });
              self.drop_finished();
            })
+      .def("wait_since",
+           [](PyStreams& self, uint64_t first) {
+             self.wait([&] { self.streams.wait_since(first); });
+           })
+      .def_property_readonly("next_id",
+                             [](const PyStreams& self) { return self.streams.next_id(); })
       .def_property_readonly("in_flight",
                              [](const PyStreams& self) { return self.streams.in_flight(); })
       .def("take_error", &take_error)
@@ -109,6 +115,7 @@ void bind_streams(py::module_& m) {
              out["overlapped"] = c.overlapped;
              out["kernel_ns"] = c.kernel_ns;
              out["wait_ns"] = c.wait_ns;
+             out["helped_ns"] = c.helped_ns;
              return out;
            })
       .def("close", &PyStreams::close);

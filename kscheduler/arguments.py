@@ -1,0 +1,144 @@
+"""Arguments and results of a recorded function, taken apart into arrays and everything else."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import warp
+
+from kscheduler.access import READ_WRITE, Access
+from kscheduler.errors import MixedDevices, NotReplayable
+from kscheduler.guards import is_scalar
+from kscheduler.intercept.torch_access import tensor_access
+from kscheduler.native import array_access
+
+__all__ = ["Arguments", "flatten", "leaf_range", "modes_key", "take_apart"]
+
+
+@dataclasses.dataclass(slots=True)
+class Arguments:
+    """A call's arguments.
+
+    Attributes:
+        key: Equal for calls that one recording can serve: structure, scalars, identities of other
+            objects, and shape, strides, dtype and device of arrays.
+        leaves: The arrays, in order.
+        objects: Every other object, held so that its identity stays unique.
+    """
+
+    key: tuple[Any, ...]
+    leaves: list[Any]
+    objects: list[Any]
+
+
+def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    """Takes a call's arguments apart. Raises MixedDevices if arrays lie on several devices."""
+    leaves: list[Any] = []
+    objects: list[Any] = []
+    key = (_key(args, leaves, objects), _key(kwargs, leaves, objects))
+    devices = {str(leaf.device) for leaf in leaves}
+    if len(devices) > 1:
+        raise MixedDevices(
+            f"the arguments lie on {', '.join(sorted(devices))}; one recorded function works on one "
+            "device: move them to one before the call"
+        )
+    return Arguments((*key, _aliasing(leaves)), leaves, objects)
+
+
+def _key(value: Any, leaves: list[Any], objects: list[Any]) -> Any:
+    if isinstance(value, torch.Tensor):
+        leaves.append(value)
+        return (
+            "tensor", type(value), value.dtype, value.shape, value.stride(), value.device,
+            value.requires_grad,
+        )  # fmt: skip
+    if isinstance(value, warp.array):
+        leaves.append(value)
+        return "array", value.dtype, value.shape, value.strides, str(value.device)
+    if is_scalar(value):
+        return "value", type(value), repr(value) if isinstance(value, float) else value
+    if type(value) in (list, tuple):
+        return type(value), tuple([_key(item, leaves, objects) for item in value])
+    if type(value) is dict:
+        return dict, tuple([(k, _key(v, leaves, objects)) for k, v in value.items()])
+    objects.append(value)
+    return "object", id(value)
+
+
+def leaf_range(leaf: Any) -> Access:
+    """The bytes of an array argument, gaps included."""
+    if isinstance(leaf, torch.Tensor):
+        access = tensor_access(leaf, READ_WRITE)
+    else:
+        access = array_access(leaf.__ctype__(), warp.types.type_size_in_bytes(leaf.dtype), 3)
+    return access._replace(mode=READ_WRITE, pitch=0, width=0)
+
+
+def _aliasing(leaves: list[Any]) -> tuple[tuple[int, int, int], ...]:
+    """Which arguments share memory, and at what distance."""
+    if len(leaves) < 2:
+        return ()
+    ranges = [leaf_range(leaf) for leaf in leaves]
+    return tuple(
+        (i, j, b.start - a.start)
+        for i, a in enumerate(ranges)
+        for j, b in enumerate(ranges[:i])
+        if a.start < b.end and b.start < a.end
+    )
+
+
+def modes_key() -> tuple[Any, ...]:
+    """The torch modes that decide what an op does."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
+
+
+def take_apart(
+    result: Any, leaves: list[Any], is_known: Callable[[Any], bool]
+) -> Callable[[list[Any]], Any]:
+    """Collects the tensors of a result and returns what builds an equal result from others.
+
+    Args:
+        result: What the recorded function returned.
+        leaves: Receives its tensors.
+        is_known: Whether an object existed outside of the call (the caller, an argument).
+
+    Raises:
+        NotReplayable: The result holds an object that a replay could not make again.
+    """
+    if isinstance(result, torch.Tensor):
+        index = len(leaves)
+        leaves.append(result)
+        return lambda values: values[index]
+    if is_scalar(result) or isinstance(result, warp.array):
+        return lambda values: result
+    if isinstance(result, dict) and type(result) is dict:
+        makers = {k: take_apart(v, leaves, is_known) for k, v in result.items()}
+        return lambda values: {k: make(values) for k, make in makers.items()}
+    if isinstance(result, (list, tuple)):
+        parts = [take_apart(item, leaves, is_known) for item in result]
+        kind = type(result)
+        if hasattr(result, "_fields"):
+            return lambda values: kind(*[make(values) for make in parts])
+        return lambda values: kind([make(values) for make in parts])
+    if is_known(result):
+        return lambda values: result
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        made = {f.name: take_apart(getattr(result, f.name), leaves, is_known)
+                for f in dataclasses.fields(result)}  # fmt: skip
+        kind = type(result)
+        return lambda values: kind(**{name: make(values) for name, make in made.items()})
+    raise NotReplayable(
+        f"the function returns a new {type(result).__name__}, which a replay cannot make again; "
+        "return tensors, numbers, or lists, tuples, dicts and dataclasses of them"
+    )

@@ -1,0 +1,214 @@
+"""The `stream` strategy on the CPU: tasks go to native threads while the program goes on.
+
+Guarantee: a task starts after every earlier task that it conflicts with, and the program sees
+memory only behind the tasks that write it. What cannot be described runs in place behind a fence.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import warp
+from warp._src import context
+
+from kscheduler import _core
+from kscheduler.access import READ, READ_WRITE, Access, overlaps
+from kscheduler.intercept.current import entered
+from kscheduler.intercept.torch_access import op_accesses
+from kscheduler.intercept.torch_ops import TorchInterceptor
+from kscheduler.intercept.warp_launch import pack, prepared_entry
+from kscheduler.intercept.warp_patches import condition_access, condition_holds, warp_core
+from kscheduler.native import NativeCall
+
+__all__ = ["RECORD_LIMIT", "StreamSink"]
+
+RECORD_LIMIT = 4096  # tasks whose accesses and times are kept for the report
+
+
+class StreamSink:
+    """Submits native calls to the sliding window and runs torch ops in place."""
+
+    def __init__(self, streams: int, size: int) -> None:
+        self.core = _core.Streams(streams, size, RECORD_LIMIT)
+        self.streams = streams
+        self.code_lanes = max(2, streams)
+        self.owners: tuple[Any, ...] | None = None
+        self.fences: Counter[str] = Counter()
+        self.names: list[tuple[str, str]] = []  # label -> (name, kind)
+        self.torch_ops = 0
+        self.torch = TorchInterceptor(self)
+        self._labels: dict[tuple[str, str], int] = {}
+        self._known: dict[Any, bool] = {}
+        self._visible: list[Access] = []
+        self._free_code = 0
+        self._launcher = _core.Launcher(
+            {
+                "config": warp.config,
+                "runtime": context.runtime,
+                "cpu": context.runtime.cpu_device,
+                "array": warp.array,
+                "kernel": context.Kernel,
+            }
+        )
+
+    # --- launches and memory functions ------------------------------------------------------
+
+    def launch(self, kernel: Any, hooks: Any, params: Any, adjoint: bool) -> None:
+        """A launch that took Warp's own way; the next one of the kernel may be prepared."""
+        self.native(pack(kernel, hooks, params, adjoint, self.code_lanes))
+        if adjoint or kernel in self._known:
+            return
+        label = self._label(kernel.key, "warp")
+        entry = prepared_entry(kernel, hooks, params, label, self.code_lanes)
+        self._known[kernel] = entry is not None
+        if entry is not None:
+            self._launcher.prepare(kernel, entry)
+
+    def native(self, call: NativeCall) -> None:
+        """Submits a call; in place where its memory is unknown, unowned or visible to the host."""
+        if call.accesses is None:
+            self.fence("unknown_access")
+        elif self._is_visible(call.accesses):
+            self.fences["host_visible"] += 1
+            self._wait_for(call.accesses)
+        elif self.owners is None:
+            # Nobody vouches for the memory once the program goes on.
+            self._wait_for(call.accesses)
+        else:
+            self.core.submit(
+                call.function,
+                call.args,
+                call.blob,
+                call.blob_args,
+                call.check,
+                call.lanes,
+                call.accesses,
+                (*self.owners, *call.keep),
+                self._label(call.name, call.kind),
+            )
+            self.torch.arm()
+            return
+        call.run_here()
+
+    def free(self, pointer: int) -> bool:
+        """Frees a block behind its users; False if there are none."""
+        if self.core.in_flight == 0:
+            return False
+        if not self._free_code:
+            self._free_code = _code_of(warp_core().wp_free_host)
+        return self.core.submit_free(pointer, self._free_code, self._label("free", "memory"))
+
+    # --- the host ---------------------------------------------------------------------------
+
+    def fence(self, reason: str) -> None:
+        """Finishes everything in flight, and reports what failed."""
+        self.fences[reason] += 1
+        self.core.wait_for_all()
+        self.finish_errors()
+
+    def finish_errors(self, name: str = "") -> None:
+        """Raises the error of a task that failed. Raises RuntimeError."""
+        error = self.core.take_error()
+        if error is not None:
+            message, label = error
+            raise RuntimeError(f"{name or self.names[label][0]}: {message}")
+
+    def host_read(self, access: Access | None, what: str, exported: bool = False) -> None:
+        """Waits for what writes `access`; exported memory is the host's until the window ends."""
+        if access is None:
+            self.fence("host_read")
+            return
+        self.fences["host_read"] += 1
+        self._wait_for((access._replace(mode=READ_WRITE if exported else READ),))
+        if exported:
+            self._visible.append(access._replace(mode=READ_WRITE, pitch=0, width=0))
+
+    def loop(self, condition: Any, body: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+        """Runs `wp.capture_while` as written; each test waits for the tasks that write it."""
+        while self._test(condition):
+            body(**kwargs)
+
+    def branch(
+        self,
+        condition: Any,
+        on_true: Callable[..., Any] | None,
+        on_false: Callable[..., Any] | None,
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Runs `wp.capture_if` as written; the test waits for the tasks that write it."""
+        side = on_true if self._test(condition) else on_false
+        if side is not None:
+            side(**kwargs)
+
+    def _test(self, condition: Any) -> bool:
+        self.fences["loop_condition"] += 1
+        self._wait_for((condition_access(condition)._replace(mode=READ),))
+        return condition_holds(condition)
+
+    # --- torch ------------------------------------------------------------------------------
+
+    def torch_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs an op in place, behind the tasks that it conflicts with."""
+        self.torch_ops += 1
+        accesses = op_accesses(func, args, kwargs)
+        if accesses is None:
+            self.fence("unknown_access")
+        elif accesses:
+            self._wait_for(accesses)
+        return func(*args, **kwargs)
+
+    def wants_ops(self) -> bool:
+        """Whether torch ops have anything to wait for."""
+        return self.core.in_flight > 0
+
+    def compiled_call(self, name: str) -> None:
+        """A compiled callable is about to run outside of the interception."""
+        self.fence("compiled_callable")
+
+    # --- life -------------------------------------------------------------------------------
+
+    def activate(self) -> Any:
+        """Sends this thread's launches here, natively where possible, within the block."""
+        return _Activation(self)
+
+    def close(self) -> None:
+        """Finishes everything and gives the threads back."""
+        self.core.close()
+
+    def _wait_for(self, accesses: Any) -> None:
+        self.core.wait_for(accesses)
+
+    def _is_visible(self, accesses: tuple[Access, ...]) -> bool:
+        return bool(self._visible) and any(overlaps(a, v) for a in accesses for v in self._visible)
+
+    def _label(self, name: str, kind: str) -> int:
+        label = self._labels.get((name, kind))
+        if label is None:
+            label = self._labels[name, kind] = len(self.names)
+            self.names.append((name, kind))
+        return label
+
+
+class _Activation:
+    def __init__(self, sink: StreamSink) -> None:
+        self._sink = sink
+        self._entered = entered(sink)
+
+    def __enter__(self) -> None:
+        self._entered.__enter__()
+        _core.activate_launcher(self._sink._launcher, self._sink.core)
+        self._sink.torch.__enter__()
+
+    def __exit__(self, *exc: Any) -> None:
+        try:
+            self._sink.torch.__exit__(*exc)
+        finally:
+            _core.activate_launcher(None, None)
+            self._entered.__exit__(*exc)
+
+
+def _code_of(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -1,0 +1,234 @@
+"""The `graph` strategy: record a function once, then replay it natively while its key matches.
+
+The key of a recording is everything that decides what the function does and where: the arguments'
+structure, shapes, strides and dtypes, host scalars, torch's modes, the identity of other objects,
+and the guards on what the code has read from them. Array arguments are rebound; an attribute that
+the function itself replaces by a new tensor is carried from call to call. On any other difference
+the function is recorded again; it never runs on an old pointer or scalar.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kscheduler.arguments import Arguments, flatten, leaf_range, modes_key, take_apart
+from kscheduler.errors import NotReplayable, StaleArgument
+from kscheduler.guards import GuardCollector, Guards
+from kscheduler.intercept.compiled import CompiledCalls
+from kscheduler.intercept.current import current_sink
+from kscheduler.intercept.host_reads import HostReads
+from kscheduler.intercept.warp_patches import WarpPatches
+from kscheduler.program import Input, Program
+from kscheduler.record import RecordSink
+from kscheduler.report import Report
+from kscheduler.summary import empty_report, graph_report
+from kscheduler.trace import TraceEvent
+
+__all__ = ["GraphCall"]
+
+_MAX_RECORDINGS = 8  # kept per function
+_MAX_STALE = 16  # recordings of one key after which the function runs as a stream
+
+
+@dataclass(slots=True)
+class _Recording:
+    program: Program
+    sink: RecordSink
+    guards: Guards
+    arguments: Arguments
+    carried: list[tuple[Any, str]]  # attributes that the function replaces by new tensors
+    carried_layout: list[Any]
+    build: Callable[[list[Any]], Any]
+    outputs: list[Any]
+    seconds: float
+
+    def replay(self, leaves: list[Any]) -> Any:
+        leaves = leaves + [getattr(holder, name) for holder, name in self.carried]
+        self.program.rebind([_address(leaf) for leaf in leaves])
+        tape = self.sink.tape
+        values = tape.begin_replay([x for x in leaves if isinstance(x, torch.Tensor)])
+        self.program.run(values)
+        made = tape.outputs(values, self.outputs)
+        count = len(self.carried)
+        for (holder, name), value in zip(self.carried, made[:count], strict=True):
+            setattr(holder, name, value)
+        return self.build(made[count:])
+
+
+def _address(leaf: Any) -> int:
+    return leaf_range(leaf).start
+
+
+class GraphCall:
+    """Calls a function by replaying its recording."""
+
+    def __init__(
+        self, function: Callable[..., Any], size: int, streams: int, strict: bool = True
+    ) -> None:
+        self._function = function
+        self._size = size
+        self._streams = streams
+        self._strict = strict
+        self._recordings: dict[Any, list[_Recording]] = {}
+        self._carried: dict[Any, list[tuple[Any, str]]] = {}
+        self._stale: dict[Any, int] = {}
+        self._notes: list[str] = []
+        self._last: _Recording | None = None
+        self._fallback: Any = None
+        self._seconds = 0.0
+        self.refusal: str | None = None
+        self.is_undecided = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        outer = current_sink()
+        if isinstance(outer, RecordSink):
+            raise NotReplayable(
+                "a recorded function was called inside another recording; decorate the outer one "
+                "only"
+            )
+        if outer is not None:
+            outer.fence("stream_sync")
+        if self.refusal is not None:
+            return self._function(*args, **kwargs)
+        start = time.perf_counter()
+        arguments = flatten(args, kwargs)
+        key = (arguments.key, modes_key())
+        reason = None
+        for recording in self._recordings.get(key, ()):
+            reason = recording.guards.stale()
+            if reason is None:
+                try:
+                    result = recording.replay(arguments.leaves)
+                except StaleArgument as error:
+                    reason = str(error)
+                    continue
+                self._last = recording
+                self._seconds = time.perf_counter() - start
+                return result
+        if reason is not None:
+            self._count_stale(key, reason)
+        if self._fallback is not None:
+            return self._fallback(*args, **kwargs)
+        return self._record(key, arguments, args, kwargs)
+
+    def _count_stale(self, key: Any, reason: str) -> None:
+        self._stale[key] = self._stale.get(key, 0) + 1
+        self._notes.append(f"recorded again: {reason}")
+        del self._notes[:-4]
+        if self._stale[key] >= _MAX_STALE:
+            from kscheduler.strategies import StreamCall
+
+            self._notes.append(
+                f"each of {_MAX_STALE} calls needed a new recording ({reason}); the function runs "
+                "as strategy='stream' from now on"
+            )
+            self._fallback = StreamCall(self._function, self._size, self._streams)
+
+    def _record(self, key: Any, arguments: Arguments, args: Any, kwargs: Any) -> Any:
+        start = time.perf_counter()
+        sink = RecordSink(max(2, self._streams), self._strict)
+        carried = self._carried.get(key, [])
+        leaves = arguments.leaves + [getattr(holder, name) for holder, name in carried]
+        sink.keep += [*leaves, *arguments.objects]
+        inputs = [Input(i, leaf_range(leaf)) for i, leaf in enumerate(leaves)]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        sink.tape.bind_inputs(tensors)
+        collector = GuardCollector()
+        for value in (*args, *kwargs.values(), getattr(self._function, "__self__", None)):
+            collector.add_root(value)
+        collector.add_function(self._function)
+        with ExitStack() as stack:
+            WarpPatches.install()
+            stack.callback(WarpPatches.uninstall)
+            stack.enter_context(HostReads(sink))
+            stack.enter_context(CompiledCalls(sink, sink.torch))
+            stack.enter_context(sink.activate())
+            stack.enter_context(collector)
+            result = self._function(*args, **kwargs)
+        guards, changed = collector.finish()
+        known = collector.reachable()
+        try:
+            self._check_changes(key, changed, carried)
+            outputs = [getattr(holder, name) for holder, name in carried]
+            build = take_apart(result, outputs, lambda value: id(value) in known)
+            if sink.refusal is not None:
+                raise sink.refusal
+        except NotReplayable as error:
+            if self._strict:
+                raise
+            self.refusal = str(error)
+            return result
+        if sink.is_undecided or len(self._carried.get(key, [])) != len(carried):
+            self.is_undecided = True
+            return result  # recorded again on the next call
+        self.is_undecided = False
+        guards.without({(id(vars(holder)), name) for holder, name in carried})
+        sink.tape.pin(_native_ranges(sink))
+        program = Program(sink, self._streams, inputs)
+        recording = _Recording(
+            program, sink, guards, arguments, carried, [], build, outputs,
+            time.perf_counter() - start,
+        )  # fmt: skip
+        kept = self._recordings.setdefault(key, [])
+        kept.insert(0, recording)
+        del kept[_MAX_RECORDINGS:]
+        self._last = recording
+        self._seconds = time.perf_counter() - start
+        return result
+
+    def _check_changes(
+        self, key: Any, changed: list[tuple[Any, str, Any, Any]], carried: list[tuple[Any, str]]
+    ) -> None:
+        """Finds the tensors that are carried from call to call. Raises NotReplayable for others."""
+        known = {(id(holder), name) for holder, name in carried}
+        for holder, name, before, after in changed:
+            if (id(holder), name) in known:
+                continue
+            if _is_carriable(holder, before, after):
+                self._carried.setdefault(key, []).append((holder, name))
+                continue
+            what = f"{type(holder).__name__}.{name}"
+            raise NotReplayable(
+                f"the function changes {what} from {_short(before)} to {_short(after)}, which a "
+                "replay would not do; keep it in a tensor that is updated in place, or use "
+                "strategy='stream'"
+            )
+
+    def report(self) -> Report:
+        """The recorded graph, its bound, and the last call's time."""
+        if self._fallback is not None:
+            report = self._fallback.report()
+        elif self._last is None:
+            report = empty_report("graph", self._streams, self._seconds)
+        else:
+            report = graph_report(self._last.program, self._seconds)
+        report.notes += self._notes
+        return report
+
+    def timeline(self) -> list[TraceEvent]:
+        """When each task of the last replay ran, by stream; empty before the first one."""
+        return [] if self._last is None else self._last.program.timeline()
+
+
+def _native_ranges(sink: RecordSink) -> list[Any]:
+    return [a for step in sink.steps if step.kind != "torch" for a in step.accesses]
+
+
+def _is_carriable(holder: Any, before: Any, after: Any) -> bool:
+    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+        return False
+    if not isinstance(getattr(holder, "__dict__", None), dict):
+        return False
+    layouts = [(t.dtype, t.shape, t.stride(), t.device, t.requires_grad) for t in (before, after)]
+    return layouts[0] == layouts[1] and type(before) is type(after)
+
+
+def _short(value: Any) -> str:
+    text = repr(value) if not isinstance(value, torch.Tensor) else f"a tensor {tuple(value.shape)}"
+    return text if len(text) <= 60 else text[:57] + "..."

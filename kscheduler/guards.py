@@ -1,0 +1,346 @@
+"""Guards: the host values that a recorded function has read, checked before each replay.
+
+A replay does not run Python, so a number or an array that the function took from an object's
+attribute, a global or a closure is fixed in the recording. While recording, every Python function of
+the user's that runs is noted; what its names can have read from the objects at hand becomes a guard.
+
+Guarantee: a guarded attribute that has another value, or another object, makes the replay stale.
+Guarding too much costs a new recording, never a wrong result. Not seen: values kept inside foreign
+containers that are reached through no attribute, and the contents of numpy arrays.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import gc
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from kscheduler.intercept.user_line import is_library
+
+__all__ = ["GuardCollector", "Guards", "is_scalar", "same_scalar"]
+
+_SCALARS = (int, float, complex, bool, str, bytes, type(None), np.generic, enum.Enum)
+_SKIPPED = (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+_DEPTH = 5
+_MAX_ITEMS = 512
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether a value is compared by value: a number, a string, None, or a tuple of those."""
+    if isinstance(value, tuple):
+        return len(value) <= _MAX_ITEMS and all(is_scalar(item) for item in value)
+    return isinstance(value, _SCALARS) or isinstance(value, (torch.dtype, torch.device))
+
+
+def same_scalar(a: Any, b: Any) -> bool:
+    """Equality that tells 1 from 1.0 and True, and 0.0 from -0.0."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(same_scalar(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, (float, complex, np.generic)):
+        return repr(a) == repr(b)
+    return bool(a == b)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One value that must still be what it was."""
+
+    space: Any  # a dict, a list, a class's or an object's attributes
+    key: Any
+    value: Any
+    owner: str
+
+    def describe(self) -> str:
+        """The guarded name, as the user knows it."""
+        return f"{self.owner}[{self.key!r}]" if self.owner == "dict" else f"{self.owner}.{self.key}"
+
+
+@dataclass(slots=True)
+class Guards:
+    """All guards of one recording."""
+
+    scalars: list[Guard] = field(default_factory=list)
+    objects: list[Guard] = field(default_factory=list)
+    lengths: list[tuple[Any, int]] = field(default_factory=list)
+
+    def stale(self) -> str | None:
+        """What has changed since the recording, in words; None if nothing has."""
+        for guard in self.objects:
+            if _look_up(guard) is not guard.value:
+                return f"{guard.describe()} is another object"
+        for guard in self.scalars:
+            value = _look_up(guard)
+            if value is not guard.value and not same_scalar(value, guard.value):
+                return f"{guard.describe()} was {guard.value!r} and is {value!r}"
+        for container, length in self.lengths:
+            if len(container) != length:
+                return f"a {type(container).__name__} had {length} items and has {len(container)}"
+        return None
+
+    def without(self, names: set[tuple[int, str]]) -> None:
+        """Drops the guards of attributes that are rebound on each call."""
+        self.objects = [g for g in self.objects if (id(g.space), g.key) not in names]
+
+
+_MISSING = object()
+
+
+def _look_up(guard: Guard) -> Any:
+    try:
+        return guard.space[guard.key]
+    except (KeyError, IndexError):
+        return _MISSING
+
+
+class _Attributes:
+    """The slots of an object, or the contents of a cell, as a mapping."""
+
+    def __init__(self, holder: Any, names: tuple[str, ...]) -> None:
+        self._holder = holder
+        self._names = names
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self._holder, name)
+        except (AttributeError, ValueError):
+            raise KeyError(name) from None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._names if self.get(name, _MISSING) is not _MISSING)
+
+    def keys(self) -> list[str]:
+        return list(self)
+
+    def values(self) -> list[Any]:
+        return [self[name] for name in self]
+
+
+@dataclass(slots=True)
+class _Visit:
+    owner: str
+    space: Any
+    before: Any  # a shallow copy
+    keep: Any
+
+
+class GuardCollector:
+    """Notes the Python functions that run inside the block and the objects they were given.
+
+    `finish` turns them into guards and says which attributes the function itself has changed.
+    """
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._codes: set[types.CodeType] = set()
+        self._visits: dict[Any, _Visit] = {}
+        self._globals: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+        self._global_names: dict[int, set[str]] = {}
+        self._closures: set[types.CodeType] = set()
+        self._roots: list[Any] = []
+        self._previous: Any = None
+
+    def __enter__(self) -> GuardCollector:
+        self._previous = sys.getprofile()
+        sys.setprofile(self._on_event)
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        sys.setprofile(self._previous)
+
+    def add_root(self, value: Any) -> None:
+        """Visits an object from outside, such as an argument of the recorded function."""
+        self._roots.append(value)
+        self._visit(value, 0)
+
+    def _on_event(self, frame: types.FrameType, event: str, _: Any) -> None:
+        if event != "call" or is_library(frame.f_code.co_filename):
+            return
+        code = frame.f_code
+        if code not in self._codes:
+            self._codes.add(code)
+            self._names.update(code.co_names)
+            space = frame.f_globals
+            names = self._global_names.setdefault(id(space), set())
+            names.update(code.co_names)
+            if id(space) not in self._globals:
+                self._globals[id(space)] = (space, dict(space))
+        values = frame.f_locals
+        for name in code.co_freevars:
+            if is_scalar(values.get(name)):
+                self._closures.add(code)
+        for value in values.values():
+            self._visit(value, 0)
+
+    def _visit(self, value: Any, depth: int) -> None:
+        if depth > _DEPTH or id(value) in self._visits or is_scalar(value):
+            return
+        if isinstance(value, _SKIPPED) or _is_array(value):
+            return
+        if isinstance(value, (dict, list, tuple)):
+            if len(value) > _MAX_ITEMS:
+                return
+            if not isinstance(value, tuple):
+                owner = type(value).__name__
+                self._visits[id(value)] = _Visit(owner, value, value.copy(), value)
+            for item in list(value.values() if isinstance(value, dict) else value):
+                self._visit(item, depth + 1)
+            return
+        if _is_foreign(value):
+            return
+        self._visits[id(value)] = _Visit("", {}, {}, value)
+        for holder, space in _spaces(value):
+            key = (id(holder), type(space))
+            if key in self._visits:
+                continue
+            owner = holder.__name__ if isinstance(holder, type) else type(value).__name__
+            self._visits[key] = _Visit(owner, space, dict(space), holder)
+            for item in list(space.values()):
+                self._visit(item, depth + 1)
+
+    def add_function(self, function: Any) -> None:
+        """Visits what a function's closure holds."""
+        function = getattr(function, "__func__", function)
+        cells = getattr(function, "__closure__", None) or ()
+        names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+        for name, cell in zip(names, cells, strict=False):
+            if id(cell) in self._visits:
+                continue
+            space = _Attributes(cell, ("cell_contents",))
+            self._visits[id(cell)] = _Visit(f"closure variable {name}", space, dict(space), cell)
+            self._names.add("cell_contents")
+            value = space.get("cell_contents")
+            self._roots += [cell, value]
+            if isinstance(value, (types.FunctionType, types.MethodType)):
+                self.add_function(value)
+            else:
+                self._visit(value, 0)
+
+    def _find_closures(self) -> None:
+        """Functions with numbers in their closure that were reached through no known object."""
+        if self._closures:
+            for holder in gc.get_referrers(*self._closures):
+                if isinstance(holder, types.FunctionType):
+                    self.add_function(holder)
+
+    def finish(self) -> tuple[Guards, list[tuple[Any, str, Any, Any]]]:
+        """Returns the guards, and (object, name, before, after) of changed attributes."""
+        self._find_closures()
+        guards = Guards()
+        changed: list[tuple[Any, str, Any, Any]] = []
+        outside = self.reachable()
+        for visit in self._visits.values():
+            if id(visit.keep) not in outside:
+                continue  # made by the function itself; nobody else can change it
+            for key, before, after in self._entries(visit):
+                self._add(guards, changed, visit.owner, visit, key, before, after)
+        for space, before in self._globals.values():
+            visit = _Visit("global", space, before, space)
+            for name in self._global_names[id(space)]:
+                if name in before:
+                    after = space.get(name, _MISSING)
+                    self._add(guards, changed, "global", visit, name, before[name], after)
+        return guards, changed
+
+    def reachable(self) -> set[int]:
+        """Ids of the objects that the outside can reach: through arguments, globals, closures."""
+        stack = list(self._roots)
+        for space, _ in self._globals.values():
+            names = self._global_names[id(space)]
+            stack += [space[name] for name in names if name in space]
+        seen: set[int] = set()
+        while stack:
+            value = stack.pop()
+            if id(value) in seen or is_scalar(value) or _is_array(value):
+                continue
+            seen.add(id(value))
+            if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
+                stack += value
+            elif isinstance(value, dict):
+                stack += value.values()
+            elif not isinstance(value, _SKIPPED) and not _is_foreign(value):
+                for holder, space in _spaces(value):
+                    seen.add(id(holder))
+                    stack += [space[name] for name in space]
+        return seen
+
+    def _entries(self, visit: _Visit) -> Iterator[tuple[Any, Any, Any]]:
+        space, before = visit.space, visit.before
+        if isinstance(space, list):
+            if len(space) == len(before):
+                yield from ((i, b, a) for i, (b, a) in enumerate(zip(before, space, strict=True)))
+            else:
+                yield ("length", len(before), len(space))
+            return
+        is_object = space is not visit.keep
+        for key in {**before, **space}:
+            if is_object and key not in self._names:
+                continue
+            yield key, before.get(key, _MISSING), space.get(key, _MISSING)
+
+    def _add(
+        self,
+        guards: Guards,
+        changed: list[tuple[Any, str, Any, Any]],
+        owner: str,
+        visit: _Visit,
+        key: Any,
+        before: Any,
+        after: Any,
+    ) -> None:
+        if before is not after and not (
+            is_scalar(before) and is_scalar(after) and same_scalar(before, after)
+        ):
+            changed.append((visit.keep, key, before, after))
+            return
+        guard = Guard(visit.space, key, after, owner)
+        if is_scalar(after):
+            guards.scalars.append(guard)
+        elif not isinstance(after, _SKIPPED) and not (owner == "global" and callable(after)):
+            guards.objects.append(guard)
+
+
+def _spaces(value: Any) -> Iterator[tuple[Any, Any]]:
+    """(holder, mapping) of an object's attributes: its dict, its classes, its slots."""
+    own = getattr(value, "__dict__", None)
+    if isinstance(own, dict):
+        yield value, own
+    slots: list[str] = []
+    for cls in type(value).__mro__:
+        declared = cls.__dict__.get("__slots__", ())
+        slots += (declared,) if isinstance(declared, str) else declared
+        root = (cls.__module__ or "").partition(".")[0]
+        if root not in ("builtins", "torch", "typing", "abc", "enum", "collections"):
+            yield cls, cls.__dict__
+    if slots:
+        yield value, _Attributes(value, tuple(slots))
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (torch.Tensor, np.ndarray)) or hasattr(value, "__ctype__")
+
+
+def _is_foreign(value: Any) -> bool:
+    """Objects of libraries whose insides are not the user's settings."""
+    module = type(value).__module__ or ""
+    root = module.partition(".")[0]
+    if root in ("warp", "numpy", "kscheduler", "threading", "logging", "inspect"):
+        return True
+    return root == "torch" and not isinstance(value, torch.nn.Module)

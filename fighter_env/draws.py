@@ -8,6 +8,7 @@ lives on the device, so that a recorded step follows a later `reseed`.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import torch
 import warp as wp
@@ -39,7 +40,7 @@ def _mix(value: wp.uint32) -> wp.uint32:
     x = x ^ (x >> wp.uint32(16))
     x = x * wp.uint32(0x21F0AAAD)
     x = x ^ (x >> wp.uint32(15))
-    x = x * wp.uint32(0xD35A2D97)
+    x = x * wp.uint32(0x735A2D97)
     return x ^ (x >> wp.uint32(15))
 
 
@@ -56,9 +57,9 @@ def draw_uniform(
 ):
     """Fills `value_out` with draws in [0, 1); dim (N, count)."""
     world, index = wp.tid()
-    h = _mix(wp.uint32(seed_in[0]) + wp.uint32(0x9E3779B9))
-    h = _mix(h ^ wp.uint32(first_world + world) * wp.uint32(0x85EBCA6B))
-    h = _mix(h ^ wp.uint32(episode_in[world]) * wp.uint32(0xC2B2AE35))
+    h = _mix(wp.uint32(seed_in[0]) + wp.uint32(0x1E3779B9))
+    h = _mix(h ^ wp.uint32(first_world + world) * wp.uint32(0x45EBCA6B))
+    h = _mix(h ^ wp.uint32(episode_in[world]) * wp.uint32(0x42B2AE35))
     h = _mix(h ^ wp.uint32(counter_in[world]) * wp.uint32(0x27D4EB2F))
     h = _mix(h ^ wp.uint32(purpose * 4096 + index) * wp.uint32(0x165667B1))
     value_out[world, index] = float(h >> wp.uint32(8)) * (1.0 / 16777216.0)
@@ -78,7 +79,7 @@ class Draws:
         self._first, self._num = first_world, num_envs
         self.seed = torch.zeros(1, dtype=torch.int32, device=device)
         self._seed = wp.from_torch(self.seed)
-        self._buffers: dict[int, tuple[Tensor, ...]] = {}
+        self._buffers: dict[int, tuple[Any, ...]] = {}
 
     def reseed(self, seed: int) -> None:
         """Starts another set of draws."""
@@ -97,27 +98,24 @@ class Draws:
             A buffer that the next draw for the same purpose overwrites.
         """
         if purpose not in self._buffers:
-            device = self.seed.device
-            made = torch.zeros(self._num, count, device=device)
-            keys = torch.zeros(2, self._num, dtype=torch.int32, device=device)
-            self._buffers[purpose] = (made, keys)
-        made, keys = self._buffers[purpose]
+            self._buffers[purpose] = self._make(count)
+        made, keys, views = self._buffers[purpose]
         keys[0].copy_(episode)
         keys[1].copy_(counter)
         wp.launch(
             draw_uniform,
             dim=(self._num, count),
-            inputs=[
-                self._seed,
-                wp.from_torch(keys[0]),
-                wp.from_torch(keys[1]),
-                self._first,
-                int(purpose),
-            ],
-            outputs=[wp.from_torch(made)],
+            inputs=[self._seed, *views[1:], self._first, int(purpose)],
+            outputs=[views[0]],
             device=self._device,
         )
         return made
+
+    def _make(self, count: int) -> tuple[Any, ...]:
+        device = self.seed.device
+        made = torch.zeros(self._num, count, device=device)
+        keys = torch.zeros(2, self._num, dtype=torch.int32, device=device)
+        return made, keys, [wp.from_torch(v) for v in (made, keys[0], keys[1])]
 
 
 def between(draw: Tensor, pair: tuple[float, float]) -> Tensor:

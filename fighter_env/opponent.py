@@ -337,8 +337,8 @@ class Opponent:
         """Step (x, y, z) and turn that bring the glove to `target` at the impact, (N, 4)."""
         point = self.bank.point[self.clip.long()]
         away = target[:, :2] - self.base[:, :2]
-        wanted = torch.atan2(away[:, 1], away[:, 0]) - torch.atan2(point[:, 1], point[:, 0])
-        turn = torch.remainder(wanted - self.base[:, 2] + torch.pi, 2 * torch.pi) - torch.pi
+        wanted = rotations.bearing(away) - rotations.bearing(point)
+        turn = rotations.wrap(wanted - self.base[:, 2])
         turn = turn.clamp(-self.config.turn, self.config.turn)
         yaw = self.base[:, 2] + turn
         direction = torch.stack((torch.cos(yaw), torch.sin(yaw)), 1)
@@ -357,8 +357,7 @@ class Opponent:
         move = wanted - self.base[:, :2]
         far = move.square().sum(1, keepdim=True).sqrt().clamp_min(1e-6)
         move = move * (self.config.follow * step / far).clamp_max(1.0)
-        facing = torch.atan2(-away[:, 1], -away[:, 0])
-        turn = torch.remainder(facing - self.base[:, 2] + torch.pi, 2 * torch.pi) - torch.pi
+        turn = rotations.wrap(rotations.bearing(-away) - self.base[:, 2])
         turn = turn.clamp(-2.0 * step, 2.0 * step)
         free = (self.present & (self.clip == 0)).to(torch.float32)[:, None]
         change = free * torch.cat((move, turn[:, None]), 1)

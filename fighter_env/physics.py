@@ -138,6 +138,8 @@ class Physics(ABC):
         for name in STATE:
             getattr(self, name).copy_(state[name])
         self.refresh()
+        # MuJoCo C's sensors come from a float64 state that float32 positions do not give back.
+        self.sensor_history.copy_(state["sensor_history"])
 
 
 STATE = (

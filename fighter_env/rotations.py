@@ -6,10 +6,13 @@ dimensions broadcast. There is no host read and no shape that depends on data.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 __all__ = [
+    "bearing",
     "conjugate",
     "heading",
     "multiply",
@@ -18,7 +21,7 @@ __all__ = [
     "to_heading",
     "to_world",
     "unrotate",
-    "yaw_quaternion",
+    "wrap",
 ]
 
 
@@ -81,7 +84,19 @@ def to_world(direction: Tensor, v: Tensor) -> Tensor:
     return torch.cat((torch.stack((c * x - s * y, s * x + c * y), -1), v[..., 2:]), -1)
 
 
-def yaw_quaternion(yaw: Tensor) -> Tensor:
-    """The quaternion (..., 4) of a turn by `yaw` (rad) about z."""
-    zero = torch.zeros_like(yaw)
-    return torch.stack((torch.cos(yaw / 2), zero, zero, torch.sin(yaw / 2)), -1)
+def bearing(v: Tensor) -> Tensor:
+    """The angle (rad) of vectors (..., 2 or more) in the x-y plane, shape (...).
+
+    `torch.atan2` is not used: its last bit depends on where in the batch a world stands.
+    """
+    x, y = v[..., 0], v[..., 1]
+    length = (x * x + y * y).sqrt()
+    half = torch.atan(y / (length + x.abs()).clamp_min(1e-9))
+    behind = torch.where(y < 0.0, -math.pi, math.pi) - 2.0 * half
+    return torch.where(x < 0.0, behind, 2.0 * half)
+
+
+def wrap(angle: Tensor) -> Tensor:
+    """An angle in [-pi, pi); by floor, for the reason that `bearing` has."""
+    turns = torch.floor(angle * (0.5 / math.pi) + 0.5)
+    return angle - 2.0 * math.pi * turns

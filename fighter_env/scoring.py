@@ -322,6 +322,8 @@ class Scoring:
         ]
         self._bag_out = wp.from_torch(self.bag_speed)
         self._count = [wp.from_torch(v) for v in (self._glove, self._rows, self._through)]
+        self._path_key: tuple[int, int] | None = None
+        self._paths: list[wp.array] = []
         self._left = layout.SEGMENT["left_forearm"]
         self._right = layout.SEGMENT["right_forearm"]
         torso = next(shape for shape in anatomy.SHAPES if shape.name == "torso")
@@ -364,8 +366,7 @@ class Scoring:
             judge_punches,
             dim=self._num,
             inputs=[
-                wp.from_torch(path_pos),
-                wp.from_torch(path_quat),
+                *self._path_views(path_pos, path_quat),
                 *self._inputs,
                 *self._tables,
                 layout.SENSOR["head_centre_pos"].start,
@@ -389,6 +390,13 @@ class Scoring:
             outputs=[self._bag_out],
             device=self._device,
         )
+
+    def _path_views(self, pos: Tensor, quat: Tensor) -> list[wp.array]:
+        """Warp views of the path buffers, made once: they are the same tensors at every step."""
+        key = (pos.data_ptr(), quat.data_ptr())
+        if self._path_key != key:
+            self._path_key, self._paths = key, [wp.from_torch(pos), wp.from_torch(quat)]
+        return self._paths
 
     def open_paths(self, glove: Tensor, sensors: Tensor) -> Tensor:
         """How many of the 19 paths from given glove places to our heads get through.

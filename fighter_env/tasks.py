@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fighter_env import body, layout
+from fighter_env import body, layout, rotations
 from fighter_env.arm_ik import ArmSolver
 from fighter_env.config import TASKS, FighterConfig
 from fighter_env.draws import Draws, Purpose, between
@@ -171,7 +171,7 @@ class Tasks:
         to_spot = scene.local(self.spot - scene.pelvis[:, :2])
         length = to_spot.square().sum(1).sqrt().clamp_min(1e-6)
         speed = length.clamp_max(self.config.tasks.walk_speed)
-        turn = torch.atan2(to_spot[:, 1], to_spot[:, 0])
+        turn = rotations.bearing(to_spot)
         command = torch.cat((to_spot / length[:, None] * speed[:, None], turn[:, None]), 1)
         return command * (self.kind == WALK).to(torch.float32)[:, None]
 
@@ -201,7 +201,7 @@ class Tasks:
         self._draw_spot(reached, episode, scene.pelvis[:, :2])
         mark[:, :2] = torch.where(reached[:, None], self.spot, mark[:, :2])
         self.phase.add_(self._step * CADENCE * torch.pi * walking.to(torch.float32))
-        self.phase.copy_(torch.remainder(self.phase, 2.0 * torch.pi))
+        self.phase.copy_(rotations.wrap(self.phase))
         return walked, reached
 
     def _draw_spot(self, mask: Tensor, episode: Tensor, origin: Tensor) -> None:

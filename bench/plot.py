@@ -29,7 +29,7 @@ def plot_timeline(events: Sequence[TraceEvent], title: str, path: Path) -> None:
     origin = min(event.start_us for event in events)
     end = max(event.start_us + event.duration_us for event in events)
     colours = _colours_by_name(events)
-    figure, axes = pyplot.subplots(figsize=(14, 1.6 + 0.9 * len(streams)))
+    figure, axes = pyplot.subplots(figsize=(14, 2.0 + 0.9 * len(streams)), layout="constrained")
     for row, stream in enumerate(streams):
         mine = [event for event in events if event.stream == stream]
         spans = [((event.start_us - origin) / 1e3, event.duration_us / 1e3) for event in mine]
@@ -48,8 +48,7 @@ def plot_timeline(events: Sequence[TraceEvent], title: str, path: Path) -> None:
     )
     axes.set_title(title)
     axes.invert_yaxis()
-    _add_legend(axes, events, colours)
-    figure.tight_layout()
+    _add_legend(figure, events, colours)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 
@@ -69,9 +68,7 @@ def _names_by_time(events: Sequence[TraceEvent]) -> list[str]:
     return sorted(totals, key=lambda name: -totals[name])
 
 
-def _add_legend(axes, events: Sequence[TraceEvent], colours: dict) -> None:
+def _add_legend(figure, events: Sequence[TraceEvent], colours: dict) -> None:
     shown = _names_by_time(events)[:8]
     handles = [pyplot.Rectangle((0, 0), 1, 1, color=colours[name]) for name in shown]
-    axes.legend(
-        handles, shown, ncols=4, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.35)
-    )
+    figure.legend(handles, shown, ncols=4, fontsize=7, loc="outside lower center")

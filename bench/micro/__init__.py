@@ -1,0 +1,1 @@
+"""Microbenchmarks of tracker, interception, record and replay: `pytest bench/micro`."""

@@ -45,9 +45,11 @@ class KernelAccess(NamedTuple):
     Args:
         modes: Per argument, in the order of the kernel's signature: `READ`, `WRITE` or
             `READ_WRITE`; 0 for a scalar, and for an array that is proved never to be dereferenced.
-        opaque: Per argument: it leads to memory that its array header does not describe (arrays in
-            a struct, indices of an indexed array, the object behind a handle), which is read and
-            written too. May be true where the mode is 0: a handle is a scalar.
+            That of a struct is the one of all arrays in its fields together.
+        opaque: Per argument: it leads to more memory than its array header, or the headers in the
+            fields of a struct, describe (indices of an indexed array, arrays in the elements of an
+            array, the object behind a handle). That memory may be read and written. May be true
+            where the mode is 0: a handle is a scalar.
         uses_tiles: A kernel of this module uses tiles. Warp keeps a static pointer per module for
             them, so that no two kernels of the module may overlap.
         atomics: The kernel uses atomics.
@@ -177,7 +179,7 @@ def _entry(types: Types, summary: Summary) -> list[Any]:
     hidden = summary.hidden or (summary.handles and not any(handles))
     for index, (name, ctype) in enumerate(summary.parameters):
         mode = READ * (summary.reads >> index & 1) | WRITE * (summary.writes >> index & 1)
-        unseen = mode != 0 and types.is_carrier(ctype) and not types.is_plain_array(ctype)
+        unseen = mode != 0 and not types.is_listed(ctype)
         labels.append(name.removeprefix("var_"))
         modes.append(mode)
         arrays.append(int(types.is_carrier(ctype)))

@@ -52,9 +52,9 @@ class Types:
     """Which C++ types can hold an address, directly or in a field."""
 
     def __init__(self, text: str) -> None:
-        self.structs: dict[str, str] = {}
+        self.structs: dict[str, tuple[str, ...]] = {}
         for match in _STRUCT.finditer(text):
-            self.structs[match[1]] = " ".join(ctype for _, ctype in _declarations(match[2]))
+            self.structs[match[1]] = tuple(ctype for _, ctype in _declarations(match[2]))
         self._words: dict[str, frozenset[str]] = {}
 
     def words(self, ctype: str) -> frozenset[str]:
@@ -66,7 +66,7 @@ class Types:
                 word = pending.pop()
                 if word not in seen:
                     seen.add(word)
-                    pending += _WORD.findall(self.structs.get(word, ""))
+                    pending += _WORD.findall(" ".join(self.structs.get(word, ())))
             found = self._words[ctype] = frozenset(seen - self.structs.keys())
         return found
 
@@ -80,7 +80,16 @@ class Types:
 
     def is_plain_array(self, ctype: str) -> bool:
         """Whether this is a regular array whose elements hold no address."""
-        return ctype.startswith("wp::array_t<") and self.words(ctype) <= _PLAIN | {"array_t"}
+        element = ctype.removeprefix("wp::array_t<")
+        return element != ctype and not self.is_carrier(element)
+
+    def is_listed(self, ctype: str) -> bool:
+        """Whether a value describes all that it leads to: it is, or consists of, plain arrays."""
+        return (
+            not self.is_carrier(ctype)
+            or self.is_plain_array(ctype)
+            or (ctype in self.structs and all(map(self.is_listed, self.structs[ctype])))
+        )
 
     def holds_handle(self, ctype: str) -> bool:
         """Whether a value of this type, or an element of it, may be an id or a raw address."""

@@ -24,6 +24,12 @@ class Pair:
 
 
 @wp.struct
+class Scene:
+    mesh: wp.uint64
+    offset: wp.vec3
+
+
+@wp.struct
 class Numbers:
     scale: float
     offset: float
@@ -193,6 +199,19 @@ def struct_with_arrays(pair: Pair, y: wp.array[float]):
 @wp.kernel
 def struct_arrays_unused(pair: Pair, y: wp.array[float]):
     y[wp.tid()] = 0.0
+
+
+@wp.kernel
+def struct_with_a_handle(scene: Scene, y: wp.array[float]):
+    query = wp.mesh_query_point(scene.mesh, scene.offset, 1.0e6)
+    if query.result:
+        y[wp.tid()] = query.u
+
+
+@wp.kernel
+def struct_in_array_with_arrays(pairs: wp.array[Pair], y: wp.array[float]):
+    i = wp.tid()
+    y[i] = pairs[i].source[0]
 
 
 @wp.kernel

@@ -17,6 +17,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -31,7 +32,7 @@ from kscheduler.intercept.patches import ABSENT, PatchSet
 from kscheduler.intercept.torch_access import storage_access, tensor_access
 from kscheduler.intercept.torch_ops import unwatched_mode_stack
 
-__all__ = ["HostReads", "HostSink"]
+__all__ = ["HostReads", "HostSink", "unreported"]
 
 # Reads that end with the call. The numeric ones also catch `torch.tensor([t, t])` and its like,
 # which read 0-d tensors with the dispatch modes switched off.
@@ -113,6 +114,24 @@ class HostReads:
     ) -> None:
         _current.sink, self._outer = self._outer, None
         _patches.uninstall()
+
+
+@contextmanager
+def unreported() -> Iterator[None]:
+    """Let this thread's host accesses pass without a report in this block.
+
+    The replaced attributes are put back meanwhile, unless another thread needs them: Dynamo does
+    not compile calls of replaced tensor methods.
+    """
+    before, _current.sink = _current.sink, None
+    if before is not None:
+        _patches.uninstall()
+    try:
+        yield
+    finally:
+        if before is not None:
+            _patches.install()
+        _current.sink = before
 
 
 def _is_wrapping() -> bool:

@@ -121,7 +121,7 @@ class TorchInterceptor:
         self._always_special = False
         self._is_busy = False  # inside `_special_op`
         self._suspended_modes = 0
-        self._is_suspended = False
+        self._is_suspended = True  # not open yet
         self._backward_depth = 0
         self._outer: TorchInterceptor | None = None
 
@@ -129,6 +129,7 @@ class TorchInterceptor:
         if _current.interceptor is not None:
             raise WindowError("this thread's torch ops already go to a window; share it")
         self._thread = _get_ident()
+        self._is_suspended = False
         self._always_special = _set_included is None or _is_included is None or _stack_size() > 0
         self._is_special = self._always_special
         _patches.install()
@@ -150,7 +151,7 @@ class TorchInterceptor:
     @property
     def armed(self) -> bool:
         """Whether the next op of this thread goes to the sink."""
-        if self._is_suspended or not self._thread:
+        if self._is_suspended:
             return False
         return self._always_special or _is_included(_PYTHON)
 
@@ -250,7 +251,7 @@ class TorchInterceptor:
         for mode in reversed(others):
             _push(mode)
         self._thread = 0
-        self._is_suspended = False
+        self._is_suspended = True
 
 
 @contextmanager

@@ -432,3 +432,13 @@ def test_higher_order_ops_pass(sink):
         y = associative_scan(lambda a, b: a + b, torch.ones(4), 0, combine_mode="generic")
         assert interceptor.armed
     assert y.tolist() == [1, 2, 3, 4]
+
+
+def test_closed_it_neither_arms_nor_disarms(sink):
+    interceptor = TorchInterceptor(sink)
+    assert not interceptor.arm()
+    interceptor.disarm()
+    with interceptor:
+        pass
+    assert not interceptor.arm()
+    assert not interceptor.armed

@@ -3,7 +3,7 @@
 A dispatch mode and compiled code switch each other off in silence. While a `CompiledCalls` is open,
 each call of a compiled callable by its thread first calls `sink.compiled_call`, which has to finish
 everything in flight; then the interceptor's modes are off the stack until the call ends. Afterwards
-`calls` and `compiled_frames` tell what was called and what really ran compiled. Tasks launched
+`calls` and `compiled` tell what was called and what really ran compiled. Tasks launched
 inside have to be waited for at once (`TorchInterceptor.arm` says no there), since compiled code
 reads memory unseen.
 """
@@ -30,10 +30,6 @@ __all__ = ["CompiledCalls", "CompiledSink"]
 
 
 _DYNAMO = "torch._dynamo.eval_frame"
-# Sets torch's count of frames that ran compiled (-1: do not count) and returns what it was.
-_set_frame_count: Any = getattr(
-    torch._C._dynamo.eval_frame, "set_fullgraph_compiled_frame_count", None
-)
 
 
 class CompiledSink(Protocol):
@@ -51,7 +47,6 @@ class _Call:
     name: str
     function: Any
     switches: int = 0  # how often the wrapper has set the frame evaluator
-    frames_before: int | None = None
     has_suspended: bool = False
     reads: Any = None
 
@@ -72,8 +67,7 @@ class CompiledCalls:
 
     Attributes:
         calls: How often each compiled callable was called.
-        compiled_frames: How many frames of each ran compiled; a callable that was called and has
-            none ran as it was written.
+        compiled: How many of these calls ran compiled code; the others ran as they were written.
     """
 
     def __init__(self, sink: CompiledSink, interceptor: TorchInterceptor) -> None:
@@ -83,7 +77,7 @@ class CompiledCalls:
         self._outer: CompiledCalls | None = None
         self._patches: PatchSet | None = None
         self.calls: Counter[str] = Counter()
-        self.compiled_frames: Counter[str] = Counter()
+        self.compiled: Counter[str] = Counter()
 
     def __enter__(self) -> CompiledCalls:
         self._outer, _current.calls = _current.calls, self
@@ -113,8 +107,7 @@ class CompiledCalls:
 
     def _begin(self, frame: FrameType) -> None:
         """A wrapper around a compiled callable has begun; `frame` is its own."""
-        local = frame.f_locals
-        function = local.get("fn")
+        function = frame.f_locals.get("fn")
         name = getattr(function, "__qualname__", type(function).__qualname__)
         if not self._running:
             self._sink.compiled_call(name)
@@ -124,9 +117,6 @@ class CompiledCalls:
         call.has_suspended = self._interceptor.suspend()
         call.reads = unreported()
         call.reads.__enter__()
-        # With fullgraph=True torch keeps this count itself, and raises if nothing was compiled.
-        if _set_frame_count is not None and not getattr(local.get("self"), "fullgraph", False):
-            call.frames_before = _set_frame_count(0)
 
     def _switch(self, frame: FrameType) -> None:
         """A wrapper sets the frame evaluator: first to begin, then to end."""
@@ -140,21 +130,16 @@ class CompiledCalls:
         call.reads.__exit__(None, None, None)
         if call.has_suspended:
             self._interceptor.resume()
-        before = call.frames_before
-        if before is None:
-            self.compiled_frames[call.name] += _has_compiled(call.function)
-            return
-        self.compiled_frames[call.name] += _set_frame_count(0) - max(before, 0)
-        if before < 0:
-            _set_frame_count(-1)
+        self.compiled[call.name] += _has_compiled(call.function)
 
 
 def _has_compiled(function: Any) -> bool:
     """Whether a call that ended just now found or made compiled code."""
-    if sys.modules[_DYNAMO]._stance.stance != "default":
+    if sys.modules[_DYNAMO]._stance.stance == "force_eager":
         return False
     code = getattr(function, "__code__", None)
-    return code is None or bool(torch._C._dynamo.eval_frame._debug_get_cache_entry_list(code))
+    entries = getattr(torch._C._dynamo.eval_frame, "_debug_get_cache_entry_list", None)
+    return code is None or entries is None or bool(entries(code))
 
 
 def _hooked_stance(original: Callable[[], bool]) -> Callable[[], bool]:
@@ -173,11 +158,10 @@ def _hooked_stance(original: Callable[[], bool]) -> Callable[[], bool]:
 
 def _hooked_switch(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def switch(callback: Any) -> Any:
-        result = original(callback)
         calls = _current.calls
         if calls is not None:
             calls._switch(sys._getframe(1))
-        return result
+        return original(callback)  # last, or Dynamo would compile the lines above
 
     return switch
 

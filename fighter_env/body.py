@@ -211,6 +211,16 @@ def _add_fighter(spec: Any) -> None:
                     rgba=rgba or [0.55, 0.60, 0.68, 1.0],
                     group=1,
                 )
+    made["head"].add_geom(
+        name="neck",
+        type=mujoco.mjtGeom.mjGEOM_CAPSULE,
+        fromto=[0, 0, -0.04, 0.01, 0, 0.10],
+        size=[0.045, 0, 0],
+        contype=0,
+        conaffinity=0,
+        rgba=colour["head"],
+        group=1,
+    )
     for name, (body_name, pos) in SITES.items():
         made[body_name].add_site(name=name, pos=pos, size=[0.01, 0, 0], group=4)
     for side in ("left", "right"):
@@ -328,6 +338,8 @@ def build_spec(*, timestep: float = TIMESTEP) -> Any:
     # A broken world must reach us as it is; MuJoCo C would put it back to the start by itself.
     spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
     spec.visual.global_.offwidth, spec.visual.global_.offheight = 1920, 1080
+    spec.visual.quality.shadowsize, spec.visual.quality.offsamples = 4096, 8
+    spec.stat.extent, spec.stat.center = 3.0, [0.4, 0.0, 1.0]
     spec.add_texture(
         name="floor",
         type=mujoco.mjtTexture.mjTEXTURE_2D,
@@ -337,7 +349,7 @@ def build_spec(*, timestep: float = TIMESTEP) -> Any:
         width=256,
         height=256,
     )
-    floor = spec.add_material(name="floor", texrepeat=[20, 20], reflectance=0.05)
+    floor = spec.add_material(name="floor", texrepeat=[20, 20], reflectance=0.0)
     floor.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "floor"
     spec.add_texture(
         name="sky",

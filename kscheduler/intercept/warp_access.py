@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 
 from kscheduler.access import READ, READ_WRITE, WRITE
 from kscheduler.intercept.versions import require_warp
-from kscheduler.intercept.warp_flow import Summary, summarise_module
+from kscheduler.intercept.warp_flow import summarise_module
 from kscheduler.intercept.warp_source import Types, parse_module
+from kscheduler.intercept.warp_summary import Summary
 
 __all__ = ["EXACT_READS", "KernelAccess", "failures", "forget", "kernel_access"]
 
@@ -202,8 +203,8 @@ def _cache_directory(chosen: str) -> str:
     """Where results are kept: a new place for every version of Warp and of the analysis."""
     root = Path(chosen) if chosen else Path.home() / ".cache" / "kscheduler"
     analysis = hashlib.sha256()
-    for name in ("warp_source.py", "warp_flow.py", "warp_access.py"):
-        analysis.update(Path(__file__).with_name(name).read_bytes())
+    for part in ("source", "builtins", "summary", "flow", "access"):
+        analysis.update(Path(__file__).with_name(f"warp_{part}.py").read_bytes())
     return str(root / f"{require_warp()}-{analysis.hexdigest()[:12]}")
 
 

@@ -14,63 +14,20 @@ opaque. Arrays used only for their shape, or not at all, are marked neither.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from kscheduler.intercept import warp_builtins as builtins
 from kscheduler.intercept.warp_source import Function, Node, Statement, Types
-
-__all__ = ["Summary", "summarise_module"]
-
-_RETURN = "return"
-
-_NO_ACCESS = frozenset({"wp::len", "wp::unot"})
-_PASSES_ON = frozenset({"wp::copy", "wp::where", "wp::select", "wp::tuple", "wp::extract"})
-_POINTS_INTO = frozenset({"wp::address", "wp::index", "wp::indexref"})
-_READS = frozenset(
-    {"wp::tile_load", "wp::tile_load_indexed", "wp::lower_bound", "wp::print", "wp::sample_cdf"}
+from kscheduler.intercept.warp_summary import (
+    RETURN,
+    Summary,
+    pick,
+    summarise_flags,
+    summarise_unseen,
 )
-_WRITES_FIRST = frozenset(
-    {"wp::store", "wp::array_store", "wp::tile_store", "wp::tile_store_indexed"}
-)
-_ATOMIC = re.compile(r"wp::(?:tile_|array_)?atomic_\w+")
-# Calls that do not take an integer for an address. Any other call with a 64-bit unsigned argument
-# may be a query of a mesh, BVH, hash grid, volume or texture, or make an array of a pointer.
-_ARITHMETIC = re.compile(
-    r"if|return|bool|int|float|printf|(?:wp::)?(?:u?int\d+|float\d+|bool|vec_t|mat_t|load|store|"
-    r"address|index|indexref|array_store|view|copy|where|select|tuple|extract|print|len|lower_bound|"
-    r"add|sub|mul|div|floordiv|mod|min|max|clamp|abs|sign|neg|pos|unot|invert|bit_\w+|lshift|rshift|"
-    r"popcount|\w*atomic_\w+|slice_t|range|iter_\w+|assign\w*|\w+_inplace|\w+_ref|expect_\w+)"
-)
-_CALL = re.compile(r"([A-Za-z_][\w:]*)(?:<[^()]*>)?\(([^()]*)\)")
-_WORD = re.compile(r"[A-Za-z_]\w*")
 
-
-class Summary(NamedTuple):
-    """Effects of a function on what its parameters reach; masks have one bit per parameter.
-
-    Args:
-        name: Name in C++; of a kernel, its mangled name.
-        is_kernel: Whether it is a launchable kernel.
-        parameters: (name, type) in order.
-        reads: Parameters whose memory is read.
-        writes: Parameters whose memory is written.
-        opaque: Parameters through which unseen memory may be touched.
-        returns: Parameters that a result may reach, by output name ("return", "ret_0", ...).
-        handles: An id or raw address of 64 bits may be followed.
-        hidden: Memory that no parameter reaches may be touched.
-        atomics: Atomics are used.
-    """
-
-    name: str
-    is_kernel: bool
-    parameters: tuple[tuple[str, str], ...]
-    reads: int = 0
-    writes: int = 0
-    opaque: int = 0
-    returns: Mapping[str, int] = {}
-    handles: bool = False
-    hidden: bool = False
-    atomics: bool = False
+__all__ = ["summarise_module"]
 
 
 class _Value(NamedTuple):
@@ -100,37 +57,10 @@ def summarise_module(types: Types, functions: Iterable[Function]) -> list[Summar
         if function.kind == "forward":
             summary = _Flow(types, function, known).run()
         else:
-            summary = _summarise_unseen(types, function)
+            summary = summarise_unseen(types, function)
         known.setdefault(function.name, []).append(summary)
         summaries.append(summary)
     return summaries
-
-
-def _summarise_unseen(types: Types, function: Function) -> Summary:
-    """Free C++ or reverse mode, which reads and writes all that its parameters reach."""
-    everything = sum(
-        1 << index
-        for index, (_, ctype) in enumerate(function.parameters)
-        if types.is_carrier(ctype)
-    )
-    words = set(_WORD.findall(re.sub(r"//.*|#.*", "", function.body)))
-    plain = all(
-        types.is_plain_array(ctype) or types.is_pointer(ctype) or not types.is_carrier(ctype)
-        for _, ctype in function.parameters
-    )
-    outputs = [name for name, _ in function.parameters if name.startswith("ret_")]
-    return Summary(
-        function.name,
-        False,
-        function.parameters,
-        everything,
-        everything,
-        0 if plain and function.kind == "native" and "grad" not in words else everything,
-        dict.fromkeys([_RETURN, *outputs], everything),
-        handles=any(types.holds_handle(ctype) for _, ctype in function.parameters),
-        hidden=bool(words & {"static", "extern", "asm", "thread_local"}),
-        atomics=any(word.startswith("atomic") for word in words),
-    )
 
 
 class _Flow:
@@ -165,7 +95,6 @@ class _Flow:
             before = after
             for statement in statements:
                 self._visit(statement)
-        callees = self._callees()
         outputs = [name for name, _ in self._function.parameters if name.startswith("ret_")]
         return Summary(
             self._function.name,
@@ -174,10 +103,8 @@ class _Flow:
             self._reads,
             self._writes,
             self._opaque,
-            {name: self._holds.get(name, 0) for name in [_RETURN, *outputs]},
-            handles=any(callee.handles for callee in callees) or self._follows_handles(),
-            hidden=any(callee.hidden for callee in callees) or "det_ctx" in self._function.body,
-            atomics=any(callee.atomics for callee in callees) or "atomic_" in self._function.body,
+            {name: self._holds.get(name, 0) for name in [RETURN, *outputs]},
+            *summarise_flags(self._types, self._function, self._known),
         )
 
     def _state(self) -> tuple[object, ...]:
@@ -187,23 +114,6 @@ class _Flow:
             dict(self._locals),
             (self._reads, self._writes, self._opaque),
         )
-
-    def _callees(self) -> list[Summary]:
-        names = set(_WORD.findall(self._function.body)) & self._known.keys()
-        return [summary for name in names for summary in self._known[name]]
-
-    def _follows_handles(self) -> bool:
-        handles = {
-            name for name, ctype in self._ctypes.items() if self._types.holds_handle(ctype)
-        } - self._pointers
-        if not handles:
-            return False
-        for name, arguments in _CALL.findall(self._function.body):
-            if handles.intersection(_WORD.findall(arguments)) and not (
-                _ARITHMETIC.fullmatch(name) or name in self._known or name in self._types.structs
-            ):
-                return True
-        return False
 
     # Statements
 
@@ -217,7 +127,7 @@ class _Flow:
         if statement.target is None:
             return
         if isinstance(statement.target, str):
-            self._assign_variable(_RETURN, value)
+            self._assign_variable(RETURN, value)
         elif statement.target[0] == "var":
             self._assign_variable(statement.target[1], value)
         else:
@@ -229,7 +139,7 @@ class _Flow:
             self._locals[name] = self._locals.get(name, frozenset()) | value.locals
             return
         self._reads |= value.into
-        if name in self._carriers or name == _RETURN:
+        if name in self._carriers or name == RETURN:
             self._grow(self._holds, name, self._roots(value))
 
     def _store(self, place: _Value, value: _Value) -> None:
@@ -317,7 +227,7 @@ class _Flow:
             return value
         if field in ("data", "grad"):
             self._escape(self._roots(value))
-        if ctype.startswith("wp::") and field in ("shape", "strides", "ndim", "size"):
+        if field in ("shape", "strides", "ndim") and self._is_array(ctype) and not value.into:
             return _NOTHING
         return value
 
@@ -325,9 +235,10 @@ class _Flow:
         values = [self._evaluate(argument) for argument in arguments]
         if name in self._known:
             return self._call_function(name, arguments, values)
-        if name in _NO_ACCESS:
+        if name in builtins.NO_ACCESS:
+            self._read(values)
             return _NOTHING
-        if name in _POINTS_INTO and values:
+        if name in builtins.POINTS_INTO and values:
             base = values[0]
             self._read(values[1:])
             # The place may be an array, an array behind a pointer to a local, or within a local.
@@ -340,23 +251,25 @@ class _Flow:
             return _NOTHING
         if name == "wp::view" and values:
             self._read(values[1:])
-            if arguments[0][0] != "var" or not self._is_regular(arguments[0][1]):
+            # A view of an indexed array looks its index up.
+            ctype = self._ctypes.get(arguments[0][1], "") if arguments[0][0] == "var" else ""
+            if not ctype.startswith(("wp::array_t<", "wp::fixedarray_t<")):
                 self._reads |= self._roots(values[0])
             return _Value(self._roots(values[0]))
-        if name in _PASSES_ON or name in self._types.structs:
+        if name in builtins.PASSES_ON or name in self._types.structs:
             self._read(values)
             return self._together(values)
-        if name in _READS:
+        if name in builtins.READS:
             self._reads |= self._together(values).holds
             return _NOTHING
-        if (name in _WRITES_FIRST or _ATOMIC.fullmatch(name)) and values:
+        if (name in builtins.WRITES_FIRST or builtins.is_atomic(name)) and values:
             self._write_first(name, values)
             return _NOTHING
         return self._call_unknown(name, arguments, values)
 
-    def _is_regular(self, name: str) -> bool:
-        """Whether a view needs the array's header alone (an indexed array looks its index up)."""
-        return self._ctypes.get(name, "").startswith(("wp::array_t<", "wp::fixedarray_t<"))
+    @staticmethod
+    def _is_array(ctype: str) -> bool:
+        return re.match(r"wp::\w*array_t<", ctype) is not None
 
     def _read(self, values: Iterable[_Value]) -> None:
         for value in values:
@@ -368,7 +281,7 @@ class _Flow:
             return
         place = self._roots(values[0])
         self._writes |= place
-        if name not in _WRITES_FIRST:
+        if name not in builtins.WRITES_FIRST:
             self._reads |= place
         self._escape(self._together(values[1:]).holds)
 
@@ -403,26 +316,15 @@ class _Flow:
             for value, (_, ctype) in zip(values, summary.parameters, strict=True):
                 if not self._types.is_pointer(ctype):
                     self._reads |= value.into
-            self._reads |= _pick(roots, summary.reads)
-            self._writes |= _pick(roots, summary.writes)
-            self._opaque |= _pick(roots, summary.opaque)
-            result |= _pick(roots, summary.returns.get(_RETURN, 0))
+            self._reads |= pick(roots, summary.reads)
+            self._writes |= pick(roots, summary.writes)
+            self._opaque |= pick(roots, summary.opaque)
+            result |= pick(roots, summary.returns.get(RETURN, 0))
             for index, (parameter, _) in enumerate(summary.parameters):
-                if parameter in summary.returns and arguments[index][0] == "var":
-                    held = _pick(roots, summary.returns[parameter])
-                    self._assign_variable(arguments[index][1], _Value(held))
+                if parameter in summary.returns:
+                    held = _Value(pick(roots, summary.returns[parameter]))
+                    if arguments[index][0] == "var":
+                        self._assign_variable(arguments[index][1], held)
+                    else:
+                        self._store(values[index], held)
         return _Value(result)
-
-
-def _pick(roots: list[int], parameters: int) -> int:
-    picked = 0
-    for index in _bits(parameters):
-        picked |= roots[index]
-    return picked
-
-
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest

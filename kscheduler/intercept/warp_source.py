@@ -45,6 +45,7 @@ _TOKEN = re.compile(
     r"|(?P<mark>->|&&|\|\||[=!<>]=|<<|>>|[-+*/%&|^~!<>=?:.,(){}\[\]]))"
 )
 _LAMBDA = re.compile(r"\[&\]\(auto& _e\) -> auto& \{ return _e[\w.]*(?:\([\w, ]*\))?; \}")
+_MESSAGE = re.compile(r'\(void\)"(?:\\.|[^"\\])*",')
 _CAST = re.compile(r"\(wp::\w+ ?\**\)(?=[(&\w])")
 
 
@@ -183,6 +184,8 @@ def _parse_function(header: re.Match[str], segment: str, templates: set[str]) ->
     arguments, _, variables = declared.partition("// primal vars\n")
     if "// argument vars\n" in arguments:
         parameters = list(_declarations(arguments.partition("// argument vars\n")[2]))
+    if not all(label.startswith(("var_", "ret_")) for label, _ in parameters):
+        return Function(name, False, tuple(parameters), {}, "", "reverse")
     end = body.find("\n}")
     body = "" if body.startswith("}") else body[: end + 1]
     return Function(
@@ -213,7 +216,7 @@ def _parse_statement(line: str, names: frozenset[str]) -> Statement:
         rest = line[len("if ") :].rpartition(")")[0] + ")"
     try:
         # The lambda of a component update picks a place in the element: no access of its own.
-        parser = _Parser(_LAMBDA.sub("0", rest.removesuffix(";")))
+        parser = _Parser(_MESSAGE.sub("", _LAMBDA.sub("0", rest.removesuffix(";"))))
         value = parser.expression()
         if parser.accept("="):
             target, value = value, parser.expression()

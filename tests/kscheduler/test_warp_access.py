@@ -370,6 +370,7 @@ static void k_0123_cpu_kernel_forward(
     wp::float32 var_1;
     wp::array_t<wp::float32> var_2;
     wp::int32 var_3;
+    const wp::uint64 var_4 = 140ull;
     //---------
     // forward
     {statement}
@@ -398,3 +399,23 @@ def test_statement(statement, reads, writes, opaque):
     assert summary.is_kernel
     assert [name for name, _ in summary.parameters] == ["var_x", "var_y"]
     assert (summary.reads, summary.writes, summary.opaque) == (reads, writes, opaque)
+
+
+@pytest.mark.parametrize(
+    ("statement", "hidden"),
+    [
+        ("wp::array_store(var_x, var_3, var_4);", False),
+        ("var_1 = wp::volume_lookup_f(var_4, var_3, var_3, var_3);", True),
+        ("var_1 = wp::add(var_1, wp::mesh_get_something(var_4));", True),
+        ("var_2 = wp::array_t<wp::float32>(var_4, var_3);", True),
+        ("var_1 = elsewhere::lookup(var_3);", True),
+        ("WP_DET_STORE_IF_ACTIVE(det_ctx, var_x, var_3, var_1);", True),
+        ('printf("a::b %d", var_3);', False),
+    ],
+)
+def test_memory_that_no_argument_leads_to(statement, hidden):
+    ((_, (_, _, _, opaque, _, found)),) = warp_access._analyse(MODULE.format(statement=statement))[
+        "kernels"
+    ]
+    assert bool(found) == hidden
+    assert opaque == [int(hidden)] * 2

@@ -8,7 +8,8 @@ they touch need not know of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -24,7 +25,8 @@ def generate(
     calls: Sequence[Call],
     slots: Sequence[Slot],
     pinned: Collection[int],
-    without_autocast: Collection[int],
+    inference: Mapping[int, bool],
+    is_plain: bool,
 ) -> tuple[list[_Function], dict[int, _Function]]:
     """The functions that replay a recording.
 
@@ -32,7 +34,9 @@ def generate(
         calls: The nodes.
         slots: All values.
         pinned: Results that have to stay in the recorded tensor.
-        without_autocast: Nodes that were recorded below autocast, their casts being nodes already.
+        inference: Nodes that ran in another inference mode than the function was called in.
+        is_plain: Whether neither autograd nor autocast acts where the replay runs; else each node
+            keeps them out, for both were at work above the recorded ops already.
 
     Returns:
         One function per node, and by slot one that makes and returns a view.
@@ -52,11 +56,11 @@ def generate(
             if slot in pinned:
                 recorded = code.constant(slots[slot].tensor)
                 statements += [f"{recorded}.copy_(v[{slot}])", f"v[{slot}] = {recorded}"]
-        if index in without_autocast:
-            statements = [
-                f"with {code.constant(_no_autocast)}():",
-                *("    " + statement for statement in statements),
-            ]
+        if not is_plain:
+            statements = _within(f"{code.constant(_below_autograd_and_autocast)}()", statements)
+        if index in inference:
+            mode = f"{code.constant(torch.inference_mode)}({inference[index]})"
+            statements = _within(mode, statements)
         code.define(f"n{index}", *statements)
     names = code.compile()
     return (
@@ -65,9 +69,17 @@ def generate(
     )
 
 
-def _no_autocast() -> Any:
-    guard = getattr(torch._C, "_DisableAutocast", None)
-    return torch.autocast("cpu", enabled=False) if guard is None else guard()
+def _within(context: str, statements: list[str]) -> list[str]:
+    return [f"with {context}:", *("    " + statement for statement in statements)]
+
+
+@contextmanager
+def _below_autograd_and_autocast() -> Iterator[None]:
+    devices = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
+    with torch.no_grad(), ExitStack() as stack:
+        for device in devices:
+            stack.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 def _refs(value: Any) -> list[Ref]:

@@ -82,13 +82,14 @@ class TorchTape:
         self._inputs: list[Ref] = []
         self._bound: tuple[int, ...] = ()
         self._pinned: set[int] = set()
-        self._without_autocast: set[int] = set()
+        self._is_inference = torch.is_inference_mode_enabled()
+        self._inference: dict[int, bool] = {}  # of nodes that ran in the other mode
         self._tokens = torch.empty(_MAX_GENERATORS, dtype=torch.uint8)
         self._generators: dict[torch.Generator, tuple[Tensor, Access]] = {}
         self._remember(torch.default_generator)
         self._functions: list[Any] = []
         self._makers: dict[int, Any] = {}
-        self._is_generated = False
+        self._generated: dict[bool, tuple[list[Any], dict[int, Any]]] = {}
 
     # --- recording ---------------------------------------------------------------------------
 
@@ -123,7 +124,7 @@ class TorchTape:
             NotReplayable: A replay could not repeat it; the message names the op and the line.
         """
         self._refuse(func, args, kwargs)
-        self._is_generated = False
+        self._generated.clear()
         if torch.Tag.inplace_view in func.tags:
             return self._change_view(func, args, kwargs)
         if func is _aten.lift_fresh.default and self._is_new_data(args[0]):
@@ -155,7 +156,7 @@ class TorchTape:
             if slot.kind is VIEW:
                 raise NotReplayable("memory inside a sparse tensor is used by a recorded kernel")
             self._pinned.add(number)
-        self._is_generated = False
+        self._generated.clear()
 
     # --- replaying ---------------------------------------------------------------------------
 
@@ -168,12 +169,13 @@ class TorchTape:
         Raises:
             StaleArgument: An input does not fit, or a constant has moved since the recording.
         """
-        if not self._is_generated:
-            self._generate()
+        if torch.is_inference_mode_enabled() is not self._is_inference:
+            raise StaleArgument("inference mode is another one than when recorded")
         self._table.check_constants()
+        self._generate(self._is_plain(inputs))
         values: list[Any] = [None] * len(self._table.slots)
         for slot, tensor in zip(self._inputs, inputs, strict=True):
-            self._check_input(slot, tensor)
+            self._check_input(slot, tensor, values[slot])
             values[slot] = tensor
         bound = tuple(map(_data_ptr, inputs))
         if bound != self._bound:
@@ -256,8 +258,8 @@ class TorchTape:
         index = len(self._nodes)
         self._nodes.append(TorchNode(call.func.name(), accesses, index))
         self._calls.append(call)
-        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-            self._without_autocast.add(index)
+        if torch.is_inference_mode_enabled() is not self._is_inference:
+            self._inference[index] = not self._is_inference
 
     def _is_fresh(self, tensor: Tensor) -> bool:
         """Whether a result has memory of its own that a replay has to fill."""
@@ -343,13 +345,25 @@ class TorchTape:
 
     # --- replaying, in detail ------------------------------------------------------------------
 
-    def _generate(self) -> None:
-        self._functions, self._makers = generate(
-            self._calls, self._table.slots, self._pinned, self._without_autocast
-        )
-        self._is_generated = True
+    def _is_plain(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether neither autocast nor autograd would act on the replayed ops."""
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            return False
+        if not torch.is_grad_enabled():
+            return True
+        constants = (tensor for tensor, _ in self._table.constants.values())
+        return not any(tensor.requires_grad for tensor in (*inputs, *constants))
 
-    def _check_input(self, slot: int, tensor: Tensor) -> None:
+    def _generate(self, is_plain: bool) -> None:
+        if is_plain not in self._generated:
+            self._generated[is_plain] = generate(
+                self._calls, self._table.slots, self._pinned, self._inference, is_plain
+            )
+        self._functions, self._makers = self._generated[is_plain]
+
+    def _check_input(self, slot: int, tensor: Tensor, bound: Tensor | None) -> None:
+        if bound is not None and bound is not tensor:
+            raise StaleArgument("arguments that were one tensor when recorded are two now")
         recorded = self._table.slots[slot].tensor
         if tensor is recorded or (
             tensor.shape == recorded.shape
@@ -381,10 +395,12 @@ class TorchTape:
         if owner in self._pinned:
             return self._copy_of_pinned(tensor, owner, copies)
         if slot >= len(values):  # a view that only the return value has
-            self._generate()
+            self._generated.clear()
+            self._generate(is_plain=True)
             values += [None] * (len(self._table.slots) - len(values))
         if values[slot] is None:
-            self._makers[slot](values)
+            with torch.no_grad():
+                self._makers[slot](values)
         return values[slot]
 
     def _copy_of_pinned(self, tensor: Tensor, owner: int, copies: dict[int, Tensor]) -> Tensor:

@@ -18,9 +18,11 @@ from pathlib import Path
 import psutil
 import torch
 
+import kscheduler
+
 __all__ = ["Comparison", "Machine", "Row", "describe_machine"]
 
-_PACKAGES = ("kscheduler", "torch", "warp-lang", "mujoco", "mujoco-warp", "gymnasium", "numpy")
+_PACKAGES = ("torch", "warp-lang", "mujoco", "mujoco-warp", "gymnasium", "numpy")
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,8 @@ def describe_machine() -> Machine:
         load=round(psutil.getloadavg()[0], 2),
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
-        versions={name: _version(name) for name in _PACKAGES},
+        versions={"kscheduler": kscheduler.__version__}
+        | {name: _version(name) for name in _PACKAGES},
         commit=_commit(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )

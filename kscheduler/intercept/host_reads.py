@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -51,6 +52,8 @@ _TENSOR_EXPORTS = (
     "numpy",
     "__array__",
     "data_ptr",
+    "const_data_ptr",
+    "mutable_data_ptr",
     "__dlpack__",
     "storage",
     "untyped_storage",
@@ -162,9 +165,10 @@ def _reading(
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         sink = _current.sink
-        if sink is None or (exported and _is_wrapping()):
+        if sink is None:
             return original(self, *args, **kwargs)
-        sink.host_read(bytes_of(self), name, exported)
+        if not exported or not _is_wrapping():
+            sink.host_read(bytes_of(self), name, exported)
         _current.sink = None
         try:
             return original(self, *args, **kwargs)
@@ -314,7 +318,7 @@ def _tensor_replacements() -> Iterator[tuple[Any, str, Any]]:
     yield Tensor, "__repr__", _repr(Tensor.__repr__)
     for name in _TENSOR_READS:
         yield Tensor, name, _reading(f"Tensor.{name}", view, False, getattr(Tensor, name))
-    for name in _TENSOR_EXPORTS:
+    for name in filter(partial(hasattr, Tensor), _TENSOR_EXPORTS):
         yield Tensor, name, _reading(f"Tensor.{name}", storage, True, getattr(Tensor, name))
     for name in _TENSOR_UPDATES:
         yield Tensor, name, _updating(f"Tensor.{name}", getattr(Tensor, name))

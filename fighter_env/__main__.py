@@ -170,7 +170,7 @@ COMMANDS = {"info": info, "render": render, "bench-speed": bench_speed, "evaluat
 
 def main() -> None:
     """Entry of ``python -m fighter_env``."""
-    wp.config.quiet = True
+    wp.config.log_level = wp.LOG_WARNING
     try:
         tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="python -m fighter_env")
     except FighterError as error:

@@ -406,6 +406,8 @@ def place_leg(model: Any, data: Any, side: str, sole: tuple[float, float, float]
         )
         error = np.concatenate([np.array([sole[0], sole[1], 0.0]) - data.site_xpos[site], spin])
         jac = np.vstack([jac_pos, jac_rot])[:, columns]
+        if np.abs(error).max() < 1e-10:
+            return
         data.qpos[places] += jac.T @ np.linalg.solve(jac @ jac.T + 1e-6 * np.eye(6), error)
 
 

@@ -42,15 +42,12 @@ class WarpPhysics(Physics):
         # MuJoCo Warp never resets a world by itself and refuses the flag that asks for that.
         self.model.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
         self._device = warp_device(device)
-        start = mujoco.MjData(self.model)
-        start.qpos[:] = body.guard_pose()
-        mujoco.mj_forward(self.model, start)
         with wp.ScopedDevice(self._device):
             self._m = mjw.put_model(self.model, dict.fromkeys(_SCALED, num_envs))
             self._m.opt.warn_overflow = 0
             self._m.opt.graph_conditional = config.conditional_solver
-            self._d: Any = mjw.put_data(
-                self.model, start, nworld=num_envs, nconmax=config.nconmax, njmax=config.njmax
+            self._d: Any = mjw.make_data(
+                self.model, nworld=num_envs, nconmax=config.nconmax, njmax=config.njmax
             )
         data = self._d
         self.qpos, self.qvel = wp.to_torch(data.qpos), wp.to_torch(data.qvel)
@@ -62,6 +59,7 @@ class WarpPhysics(Physics):
         self._cleared = [wp.to_torch(getattr(data, name)) for name in ("qacc", "act_dot")]
         self._scaled = {name: wp.to_torch(getattr(self._m, name)) for name in _SCALED}
         self._base = {name: value[:1].clone() for name, value in self._scaled.items()}
+        self.qpos.copy_(torch.tensor(body.guard_pose()))
         self._first = self.model.body(anatomy.BODIES[0].name).id
         self._floor = self.model.geom("floor").id
         self.refresh()

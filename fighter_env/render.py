@@ -128,7 +128,7 @@ class Camera:
         for start, end in _BONES:
             self._add(mujoco.mjtGeom.mjGEOM_CAPSULE, STICK, 0.022, points[start], points[end])
         self._add(
-            mujoco.mjtGeom.mjGEOM_SPHERE, (*STICK[:3], 0.25), anatomy.HEAD_RADIUS, points["head"]
+            mujoco.mjtGeom.mjGEOM_SPHERE, (*STICK[:3], 0.15), anatomy.HEAD_RADIUS, points["head"]
         )
         for side in ("left", "right"):
             glove = points[f"{side}_glove"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import tyro
+import warp as wp
 from rich.console import Console
 
 from fighter_env.clips import Clip, save_clip
@@ -66,4 +67,5 @@ def _report(clip: Clip, path: Path) -> None:
 
 
 if __name__ == "__main__":
+    wp.config.log_level = wp.LOG_WARNING
     tyro.extras.subcommand_cli_from_dict({"make": make, "import": add})

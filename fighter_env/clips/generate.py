@@ -15,7 +15,7 @@ import torch
 
 from fighter_env import anatomy, body
 from fighter_env.arm_ik import ARM_HINGES, ArmSolver
-from fighter_env.clips import Clip
+from fighter_env.clips import BUILT_IN, Clip
 
 __all__ = ["PUNCHES", "Punch", "make_clips"]
 
@@ -147,7 +147,10 @@ def _make_idle(poser: _Poser) -> Clip:
     return Clip("guard_idle", pos, quat, FPS, "", 0, "two slow shifts of weight in the guard")
 
 
-def make_clips() -> list[Clip]:
-    """All clips that ship, freshly made."""
+def make_clips(names: tuple[str, ...] = BUILT_IN) -> list[Clip]:
+    """Clips that ship, freshly made: all of them, or those of `names`."""
     poser = _Poser()
-    return [_make_idle(poser), *(_make_punch(n, p, poser) for n, p in PUNCHES.items())]
+    return [
+        _make_punch(name, PUNCHES[name], poser) if name in PUNCHES else _make_idle(poser)
+        for name in names
+    ]

@@ -1,0 +1,156 @@
+"""Scoring: which paths get past the guard, and what counts as taken, blocked or landed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fighter_env import anatomy, layout
+from fighter_env.config import OpponentConfig, ScoringConfig
+from fighter_env.env import COUNTERS, FighterEnv
+from fighter_env.scoring import BLOCKERS, PATHS, Scoring, path_pattern
+from fighter_env.tasks import GUARDS
+
+BODIES = ("left_forearm", "right_forearm", "left_upper_arm", "right_upper_arm")
+HEAD = torch.tensor([0.0, 0.0, 1.6])
+
+
+def scorer(path_radius=0.05):
+    return Scoring(1, torch.device("cpu"), ScoringConfig(path_radius=path_radius), 0.004, 5)
+
+
+def sensors(places=None):
+    """A sensor row with our head at `HEAD` and our arms far below, but for `places`."""
+    row = torch.zeros(1, layout.NSENSOR)
+    row[:, layout.SENSOR["head_centre_pos"]] = HEAD
+    for name in BODIES:
+        place, quat = (places or {}).get(name, ((0.0, 0.0, -50.0), (1.0, 0.0, 0.0, 0.0)))
+        row[:, layout.SENSOR[f"{name}_pos"]] = torch.tensor(place)
+        row[:, layout.SENSOR[f"{name}_quat"]] = torch.tensor(quat)
+    return row
+
+
+GLOVE = torch.tensor([[0.7, 0.0, 1.55]])
+UPWARD = (0.0, 1.0, 0.0, 0.0)  # the forearm points up, its glove is at its upper end
+
+
+def gloves_together(forward=0.25, height=1.58):
+    """Forearms side by side and upright, gloves on the line of a straight punch."""
+    root = height - anatomy.GLOVE_REACH
+    return {
+        "left_forearm": ((forward, 0.07, root), UPWARD),
+        "right_forearm": ((forward, -0.07, root), UPWARD),
+    }
+
+
+def test_pattern_is_1_and_6_and_12():
+    radii = sorted(round((x * x + y * y) ** 0.5, 3) for x, y in path_pattern())
+    assert radii == [0.0] + [0.5] * 6 + [1.0] * 12
+    assert len(radii) == PATHS == 19
+
+
+def test_all_19_paths_pass_with_the_arms_down():
+    assert scorer().open_paths(GLOVE, sensors()).item() == 19
+
+
+def test_no_path_passes_gloves_together_on_the_line_of_a_straight_punch():
+    assert scorer(0.05).open_paths(GLOVE, sensors(gloves_together())).item() == 0
+
+
+def test_half_a_guard_lets_some_paths_through():
+    place = {"left_forearm": gloves_together()["left_forearm"]}
+    assert 0 < scorer(0.01).open_paths(GLOVE, sensors(place)).item() < 19
+
+
+place = st.tuples(st.floats(-0.1, 0.7), st.floats(-0.3, 0.3), st.floats(1.2, 1.8))
+quat = st.tuples(*[st.floats(-1.0, 1.0)] * 4).filter(lambda q: sum(v * v for v in q) > 0.1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(st.sampled_from(BODIES), st.tuples(place, quat), max_size=3), place, quat)
+def test_a_further_blocker_never_raises_the_count(places, where, turn):
+    def normal(entry):
+        length = sum(v * v for v in entry[1]) ** 0.5
+        return entry[0], tuple(v / length for v in entry[1])
+
+    score = scorer(0.03)
+    places = {name: normal(entry) for name, entry in places.items()}
+    missing = [name for name in BODIES if name not in places]
+    fewer = score.open_paths(GLOVE, sensors(places)).item()
+    more = score.open_paths(GLOVE, sensors(places | {missing[0]: normal((where, turn))})).item()
+    assert 0 <= more <= fewer <= 19
+
+
+def test_wider_paths_pass_less():
+    row = sensors({"left_forearm": gloves_together()["left_forearm"]})
+    counts = [scorer(radius).open_paths(GLOVE, row).item() for radius in (0.005, 0.02, 0.05, 0.1)]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > counts[-1]
+
+
+def test_blockers_are_gloves_forearms_and_upper_arms():
+    assert len(BLOCKERS) == 6
+
+
+def fight(single, clip, guard, steps=60):
+    """Counters after one punch at a fighter who holds its arms in a named guard, or down."""
+    opponent = OpponentConfig(
+        clips=(clip,), weights=(1.0,), rest=(0.2, 0.2), speed=(1.0, 1.0), aim=0.0
+    )
+    config = single("opponent", opponent=opponent, evaluation=True)
+    env = FighterEnv(1, "cpu", "mujoco", replace(config))
+    env.reset(seed=0)
+    action = torch.zeros(1, 25)
+    if guard == "down":
+        for side in ("left", "right"):
+            action[0, layout.HINGE[f"{side}_shoulder_flex"]] = -1.0
+            action[0, layout.HINGE[f"{side}_elbow"]] = -1.0
+    for _ in range(steps):
+        env.step(action)
+        if env.counts[0, 2:4].sum() > 0:
+            break
+    found = dict(zip(COUNTERS, env.counts[0].tolist(), strict=True))
+    retracting = float(env.opponent.rate[0])
+    env.close()
+    return found, retracting
+
+
+@pytest.mark.parametrize("clip", ["jab", "cross", "left_hook", "uppercut"])
+def test_every_punch_reaches_a_fighter_with_lowered_arms(single, clip):
+    found, _ = fight(single, clip, "down")
+    assert found["punches_taken"] + found["punches_blocked"] == 1
+    assert found["punches_taken"] == 1
+    assert found["punch_strength"] > 3.0  # 3 kg at more than 1 m/s
+
+
+def test_clip_retracts_when_its_glove_touches(single):
+    found, rate = fight(single, "jab", "down")
+    assert found["punches_taken"] == 1
+    assert rate < 0.0
+
+
+def test_glove_on_the_bag_scores_its_closing_speed():
+    score = scorer()
+    history = torch.zeros(1, 6, layout.NSENSOR)
+    history[..., layout.SENSOR["bag_pos"]] = torch.tensor([0.7, 0.0, 2.3])
+    history[..., layout.SENSOR["bag_quat"]] = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    for hand, x in (("left", 0.40), ("right", 0.30)):
+        history[..., layout.SENSOR[f"{hand}_glove_pos"]] = torch.tensor([x, 0.0, 1.3])
+    history[:, 3, layout.SENSOR["left_glove_pos"]] = torch.tensor([0.47, 0.0, 1.3])
+    for hand in ("left", "right"):
+        history[..., layout.SENSOR[f"{hand}_glove_linvel"]] = torch.tensor([4.0, 3.0, 0.0])
+    path_pos, path_quat = torch.zeros(1, 6, layout.NMOCAP, 3), torch.zeros(1, 6, layout.NMOCAP, 4)
+    false = torch.zeros(1, dtype=torch.bool)
+    score.judge(history, path_pos, path_quat, torch.zeros(1, dtype=torch.int64), false, false)
+    assert score.bag_speed[0].tolist() == pytest.approx([4.0, 0.0])
+    assert not score.scored.any()
+
+
+def test_guards_keep_the_gloves_apart():
+    for left, right in GUARDS.values():
+        gap = (torch.tensor(left) - torch.tensor(right)).norm()
+        assert float(gap) >= 2 * anatomy.GLOVE_RADIUS

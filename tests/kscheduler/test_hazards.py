@@ -211,6 +211,37 @@ def test_readers_survive_a_long_gap_of_ids():
     assert sorted(tracker.add(HUGE + 1, writes(A))) == [3, 500]
 
 
+@pytest.mark.parametrize("first", [reads(A), [columns(0, 3, READ)], [columns(0, 3, WRITE)]])
+def test_what_a_later_write_implies_is_left_out(first):
+    tracker = NativeTracker()
+    whole = [Access(1000, 1320, WRITE)]
+    assert tracker.add(0, first) == []
+    assert tracker.add(1, whole) == [0]
+    assert tracker.add(2, whole) == [1]
+
+
+def test_wider_columns_imply_narrower_ones():
+    tracker = NativeTracker()
+    assert tracker.add(0, [columns(1, 2, READ)]) == []
+    assert tracker.add(1, [columns(1, 2, WRITE)]) == [0]
+    assert tracker.add(2, [columns(0, 3, WRITE)]) == [1]
+    assert tracker.add(3, [columns(0, 8, WRITE)]) == [2]
+
+
+def test_live_readers_keep_their_segment():
+    tracker = NativeTracker()
+    tracker.add(0, [Access(100 * i, 100 * i + 50, WRITE) for i in range(8_000)])
+    kept = [Access(*B, READ), columns(0, 3, READ), Access(5000, 5300, WRITE, 32, 12)]
+    for id, access in enumerate(kept, start=1):
+        tracker.add(id, [access])
+    tracker.add(4, [Access(HUGE + 100 * i, HUGE + 100 * i + 50, WRITE) for i in range(200)])
+    tracker.add(5, reads((9000, 9100)), lambda id: id == 0)
+    assert tracker.segment_count() < 300
+    for id, access in enumerate(kept, start=1):
+        host = Access(access.start, access.end, WRITE)
+        assert tracker.query(host, lambda id: id == 0) == [id]
+
+
 def test_dead_segments_are_dropped_and_live_ones_kept():
     tracker = NativeTracker()
     dead = [Access(HUGE + 100 * i, HUGE + 100 * i + 50, WRITE) for i in range(8_000)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kscheduler.access import Access
-from kscheduler.backends.streams import StreamSink
+from kscheduler.backends.streams import NAMES, StreamSink
 from kscheduler.graph import TaskGraph
 from kscheduler.intercept import warp_access
 from kscheduler.program import Program
@@ -30,7 +30,7 @@ def stream_report(sink: StreamSink, seconds: float, first: int = 1) -> Report:
     events = []
     origin = min((start for _, _, start, _, _ in records), default=0)
     for label, accesses, start, end, lane in records:
-        name, kind = sink.names[label]
+        name, kind = NAMES[label]
         ranges = tuple(Access(*access) for access in accesses)
         tasks.append(Task(name, kind, ranges, (end - start) * 1e-9))
         events.append(TraceEvent(name, lane, (start - origin) / 1e3, (end - start) / 1e3))

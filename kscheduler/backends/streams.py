@@ -7,6 +7,7 @@ memory only behind the tasks that write it. What cannot be described runs in pla
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -23,9 +24,39 @@ from kscheduler.intercept.warp_launch import pack, prepared_entry
 from kscheduler.intercept.warp_patches import condition_access, condition_holds, warp_core
 from kscheduler.native import NativeCall
 
-__all__ = ["RECORD_LIMIT", "StreamSink"]
+__all__ = ["NAMES", "RECORD_LIMIT", "StreamSink", "label_of"]
 
 RECORD_LIMIT = 4096  # tasks whose accesses and times are kept for the report
+
+
+NAMES: list[tuple[str, str]] = []  # label -> (name, kind), the same in all windows
+_labels: dict[tuple[str, str], int] = {}
+_launchers: dict[int, _core.Launcher] = {}
+_unprepared: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def label_of(name: str, kind: str) -> int:
+    """The number by which the native core knows tasks of this name."""
+    label = _labels.get((name, kind))
+    if label is None:
+        label = _labels[name, kind] = len(NAMES)
+        NAMES.append((name, kind))
+    return label
+
+
+def _launcher(code_lanes: int) -> _core.Launcher:
+    """What is known of kernels outlives the window that learnt it."""
+    if code_lanes not in _launchers:
+        _launchers[code_lanes] = _core.Launcher(
+            {
+                "config": warp.config,
+                "runtime": context.runtime,
+                "cpu": context.runtime.cpu_device,
+                "array": warp.array,
+                "kernel": context.Kernel,
+            }
+        )
+    return _launchers[code_lanes]
 
 
 class StreamSink:
@@ -37,34 +68,24 @@ class StreamSink:
         self.code_lanes = max(2, streams)
         self.owners: tuple[Any, ...] | None = None
         self.fences: Counter[str] = Counter()
-        self.names: list[tuple[str, str]] = []  # label -> (name, kind)
         self.torch_ops = 0
         self.torch = TorchInterceptor(self)
-        self._labels: dict[tuple[str, str], int] = {}
-        self._known: dict[Any, bool] = {}
         self._visible: list[Access] = []
         self._free_code = 0
-        self._launcher = _core.Launcher(
-            {
-                "config": warp.config,
-                "runtime": context.runtime,
-                "cpu": context.runtime.cpu_device,
-                "array": warp.array,
-                "kernel": context.Kernel,
-            }
-        )
+        self._launcher = _launcher(self.code_lanes)
 
     # --- launches and memory functions ------------------------------------------------------
 
     def launch(self, kernel: Any, hooks: Any, params: Any, adjoint: bool) -> None:
         """A launch that took Warp's own way; the next one of the kernel may be prepared."""
         self.native(pack(kernel, hooks, params, adjoint, self.code_lanes))
-        if adjoint or kernel in self._known:
+        if adjoint or kernel in _unprepared or self._launcher.is_prepared(kernel):
             return
-        label = self._label(kernel.key, "warp")
+        label = label_of(kernel.key, "warp")
         entry = prepared_entry(kernel, hooks, params, label, self.code_lanes)
-        self._known[kernel] = entry is not None
-        if entry is not None:
+        if entry is None:
+            _unprepared.add(kernel)
+        else:
             self._launcher.prepare(kernel, entry)
 
     def native(self, call: NativeCall) -> None:
@@ -87,9 +108,8 @@ class StreamSink:
                 call.lanes,
                 call.accesses,
                 (*self.owners, *call.keep),
-                self._label(call.name, call.kind),
+                label_of(call.name, call.kind),
             )
-            self.torch.arm()
             return
         call.run_here()
 
@@ -99,7 +119,7 @@ class StreamSink:
             return False
         if not self._free_code:
             self._free_code = _code_of(warp_core().wp_free_host)
-        return self.core.submit_free(pointer, self._free_code, self._label("free", "memory"))
+        return self.core.submit_free(pointer, self._free_code, label_of("free", "memory"))
 
     # --- the host ---------------------------------------------------------------------------
 
@@ -114,7 +134,7 @@ class StreamSink:
         error = self.core.take_error()
         if error is not None:
             message, label = error
-            raise RuntimeError(f"{name or self.names[label][0]}: {message}")
+            raise RuntimeError(f"{name or NAMES[label][0]}: {message}")
 
     def host_read(self, access: Access | None, what: str, exported: bool = False) -> None:
         """Waits for what writes `access`; exported memory is the host's until the window ends."""
@@ -161,8 +181,11 @@ class StreamSink:
         return func(*args, **kwargs)
 
     def wants_ops(self) -> bool:
-        """Whether torch ops have anything to wait for."""
-        return self.core.in_flight > 0
+        """Whether torch ops have anything to wait for; if not, the next task arms them again."""
+        if self.core.in_flight > 0:
+            return True
+        self.core.set_disarmed()
+        return False
 
     def compiled_call(self, name: str) -> None:
         """A compiled callable is about to run outside of the interception."""
@@ -184,13 +207,6 @@ class StreamSink:
     def _is_visible(self, accesses: tuple[Access, ...]) -> bool:
         return bool(self._visible) and any(overlaps(a, v) for a in accesses for v in self._visible)
 
-    def _label(self, name: str, kind: str) -> int:
-        label = self._labels.get((name, kind))
-        if label is None:
-            label = self._labels[name, kind] = len(self.names)
-            self.names.append((name, kind))
-        return label
-
 
 class _Activation:
     def __init__(self, sink: StreamSink) -> None:
@@ -201,8 +217,10 @@ class _Activation:
         self._entered.__enter__()
         _core.activate_launcher(self._sink._launcher, self._sink.core)
         self._sink.torch.__enter__()
+        self._sink.core.set_arm(self._sink.torch.arm)
 
     def __exit__(self, *exc: Any) -> None:
+        self._sink.core.set_arm(None)
         try:
             self._sink.torch.__exit__(*exc)
         finally:

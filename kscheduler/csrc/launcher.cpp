@@ -9,6 +9,8 @@ namespace ks {
 
 namespace {
 
+constexpr size_t kMaxPrepared = 4096;  // kernels are made at run time, too
+
 // Field order of warp.types.array_t.
 struct ArrayDescriptor {
   uint64_t data;
@@ -68,8 +70,6 @@ bool attribute_is(PyObject* object, PyObject* name, PyObject* expected) {
   return is_same;
 }
 
-bool is_int_like(PyObject* value) { return PyLong_CheckExact(value) || PyBool_Check(value); }
-
 // Launch extents as Warp counts them. False: let Warp look at it (and raise, if need be).
 bool read_dim(PyObject* dim, uint64_t* extents, int& count) {
   PyObject* const* items = &dim;
@@ -80,8 +80,7 @@ bool read_dim(PyObject* dim, uint64_t* extents, int& count) {
   }
   if (count < 1 || count > 4) return false;
   for (int i = 0; i < count; ++i) {
-    if (!PyLong_CheckExact(items[i])) return false;
-    const long long extent = PyLong_AsLongLong(items[i]);
+    const Py_ssize_t extent = PyNumber_AsSsize_t(items[i], PyExc_OverflowError);
     if (extent < 0 || extent > INT32_MAX) {
       PyErr_Clear();
       return false;
@@ -161,6 +160,7 @@ void Launcher::prepare(const py::object& kernel, const py::dict& entry) {
                              fields[1].cast<uint32_t>(), fields[2].cast<uint32_t>(),
                              fields[3].cast<uint32_t>(), fields[4].cast<int>(), fields[5]});
   }
+  if (prepared_.size() >= kMaxPrepared) prepared_.clear();
   prepared_.insert_or_assign(kernel.ptr(), std::move(prepared));
 }
 
@@ -249,16 +249,10 @@ bool Launcher::pack(const Prepared& prepared, PyObject* const* values, char* out
       }
       case ArgKind::kFloat32:
       case ArgKind::kFloat64: {
-        double number;
-        if (PyFloat_CheckExact(value)) {
-          number = PyFloat_AS_DOUBLE(value);
-        } else if (is_int_like(value)) {
-          number = PyLong_AsDouble(value);
-          if (PyErr_Occurred() != nullptr) {
-            PyErr_Clear();
-            return false;
-          }
-        } else {
+        // The conversions of ctypes: __float__ and __index__ count, too.
+        const double number = PyFloat_AsDouble(value);
+        if (number == -1.0 && PyErr_Occurred() != nullptr) {
+          PyErr_Clear();
           return false;
         }
         if (arg.kind == ArgKind::kFloat64) {
@@ -270,14 +264,18 @@ bool Launcher::pack(const Prepared& prepared, PyObject* const* values, char* out
         break;
       }
       case ArgKind::kInt: {
-        if (!is_int_like(value)) return false;
+        if (PyFloat_Check(value)) return false;
         const unsigned long long bits = PyLong_AsUnsignedLongLongMask(value);
+        if (bits == ~0ULL && PyErr_Occurred() != nullptr) {
+          PyErr_Clear();
+          return false;
+        }
         std::memcpy(to, &bits, arg.bytes);  // little endian, wraps as ctypes does
         break;
       }
       case ArgKind::kBool:
-        if (!PyBool_Check(value)) return false;
-        *to = value == Py_True ? 1 : 0;
+        if (!PyLong_Check(value)) return false;
+        *to = PyObject_IsTrue(value) != 0 ? 1 : 0;
         break;
       case ArgKind::kComposite:
         if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != arg.type.ptr()) return false;
@@ -362,8 +360,8 @@ PyObject* Launcher::launch(PyStreams& streams, PyObject* const* args, size_t cou
   slot.call.args[1] = static_cast<int64_t>(args_at);
   slot.call.blob_args = 3;
   slot.label = prepared.label;
-  streams.streams.commit(slot);
   ++prepared_launches_;
+  streams.after_commit(streams.streams.commit(slot));
   Py_RETURN_NONE;
 }
 
@@ -381,8 +379,13 @@ PyObject* g_original_launch = nullptr;
 
 PyObject* launch(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
   if (t_active.launcher != nullptr) {
-    PyObject* done = t_active.launcher->launch(*t_active.streams, args,
-                                               static_cast<size_t>(count), keywords);
+    PyObject* done = nullptr;
+    try {
+      done = t_active.launcher->launch(*t_active.streams, args, static_cast<size_t>(count),
+                                       keywords);
+    } catch (py::error_already_set& error) {
+      error.restore();
+    }
     if (done != nullptr || PyErr_Occurred() != nullptr) return done;
   }
   return PyObject_Vectorcall(g_original_launch, args, static_cast<size_t>(count), keywords);
@@ -398,6 +401,7 @@ void bind_launcher(py::module_& m) {
   py::class_<ks::Launcher>(m, "Launcher")
       .def(py::init<const py::dict&>())
       .def("prepare", &ks::Launcher::prepare)
+      .def("is_prepared", &ks::Launcher::is_prepared)
       .def_property_readonly("prepared_launches", &ks::Launcher::prepared_launches)
       .def_property_readonly("empty_launches", &ks::Launcher::empty_launches);
   m.attr("launch") = py::reinterpret_steal<py::object>(PyCFunction_NewEx(&g_launch_def, nullptr, nullptr));

@@ -47,6 +47,10 @@ class Launcher {
   // Returns a new reference to None after a native submission, or null without an error set if
   // this launch has to take Warp's way.
   PyObject* launch(PyStreams& streams, PyObject* const* args, size_t count, PyObject* names);
+  bool is_prepared(const pybind11::object& kernel) const {
+    const auto found = prepared_.find(kernel.ptr());
+    return found != prepared_.end() && is_current(found->second);
+  }
   uint64_t prepared_launches() const { return prepared_launches_; }
   uint64_t empty_launches() const { return empty_launches_; }
 

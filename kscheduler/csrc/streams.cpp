@@ -25,6 +25,11 @@ void pause_randomly(int max_us) {
   if (pause_us > 0) nanosleep(&pause, nullptr);
 }
 
+std::atomic<int32_t>& Streams::expected_ns(uint64_t label) {
+  static std::vector<std::atomic<int32_t>> times(kLabels);
+  return times[label % kLabels];
+}
+
 Streams::Streams(int lanes, int size, size_t record_limit)
     : lanes_(lanes),
       size_(static_cast<size_t>(size)),
@@ -52,6 +57,7 @@ void Streams::help_until(Condition condition) {
   if (condition()) return;
   const int64_t start = now_ns();
   int64_t helped = 0;
+  if (ready_count_.load(std::memory_order_acquire) > 1) work_gate_.notify();
   while (!condition()) {
     if (lanes_ > 1 && ready_count_.load(std::memory_order_acquire) > 0) {
       const int64_t begin = now_ns();
@@ -118,7 +124,11 @@ uint64_t Streams::commit(Slot& opened) {
     is_ready = true;
   }
   lock_.unlock();
-  if (is_ready) work_gate_.notify();
+  if (is_ready) {
+    const int64_t expected = expected_ns(opened.label).load(std::memory_order_relaxed);
+    const int64_t waiting = ready_ns_.fetch_add(expected, std::memory_order_relaxed) + expected;
+    if (lanes_ == 1 || expected == 0 || waiting >= kWakeNanoseconds) work_gate_.notify();
+  }
   return id;
 }
 
@@ -129,8 +139,14 @@ bool Streams::run_one(int lane) {
     return false;
   }
   Slot& task = slot(ready_[ready_head_++ & mask_]);
-  ready_count_.fetch_sub(1, std::memory_order_seq_cst);
+  const bool is_last = ready_count_.fetch_sub(1, std::memory_order_seq_cst) == 1;
   lock_.unlock();
+  std::atomic<int32_t>& expected = expected_ns(task.label);
+  if (is_last) {
+    ready_ns_.store(0, std::memory_order_relaxed);  // an estimate: drift ends here
+  } else {
+    ready_ns_.fetch_sub(expected.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  }
 
   if (const int pause = jitter_us.load(std::memory_order_relaxed); pause > 0) pause_randomly(pause);
   if (running_.fetch_add(1, std::memory_order_relaxed) > 0)
@@ -142,6 +158,8 @@ bool Streams::run_one(int lane) {
   const int64_t end = now_ns();
   if (mode != task.float_mode) write_float_mode(mode);
   running_.fetch_sub(1, std::memory_order_relaxed);
+  expected.store(static_cast<int32_t>(std::min<int64_t>(end - start, INT32_MAX)),
+                 std::memory_order_relaxed);
   kernel_ns_.fetch_add(end - start, std::memory_order_relaxed);
   if (task.record != nullptr) {
     task.record->start_ns = start;
@@ -154,6 +172,7 @@ bool Streams::run_one(int lane) {
 
 void Streams::finish(Slot& task, std::string error) {
   int woken = 0;
+  int64_t expected = 0;
   lock_.lock();
   if (!error.empty() && !failed_) {
     failed_ = true;
@@ -161,8 +180,10 @@ void Streams::finish(Slot& task, std::string error) {
     error_label_ = task.label;
   }
   for (const uint64_t id : task.successors) {
-    if (--slot(id).pending == 0) {
+    Slot& next = slot(id);
+    if (--next.pending == 0) {
       ready_[ready_tail_++ & mask_] = id;
+      expected += expected_ns(next.label).load(std::memory_order_relaxed);
       ++woken;
     }
   }
@@ -170,7 +191,11 @@ void Streams::finish(Slot& task, std::string error) {
   task.done.store(true, std::memory_order_release);
   done_count_.fetch_add(1, std::memory_order_seq_cst);
   lock_.unlock();
-  if (woken > 0) work_gate_.notify();
+  if (woken > 0) {
+    // Whoever finished this one runs the next one.
+    const int64_t waiting = ready_ns_.fetch_add(expected, std::memory_order_relaxed) + expected;
+    if (woken > 1 || waiting >= kWakeNanoseconds) work_gate_.notify();
+  }
   done_gate_.notify();
 }
 

@@ -89,6 +89,12 @@ class Streams final : public Team {
   int lanes() const { return lanes_; }
   int code_lanes() const { return lanes_ + 1; }
 
+  // Run times by label, as last seen. A worker is woken for enough work only: a wake-up costs more
+  // than most small kernels, and the owner runs what is left when it waits.
+  static constexpr uint64_t kLabels = 1 << 14;
+  static constexpr int64_t kWakeNanoseconds = 25'000;
+  static std::atomic<int32_t>& expected_ns(uint64_t label);
+
   // Test hooks: all tasks independent; a random pause of up to this many microseconds before each.
   static inline std::atomic<bool> tracking{true};
   static inline std::atomic<int> jitter_us{0};
@@ -116,6 +122,7 @@ class Streams final : public Team {
   std::vector<uint64_t> ready_;  // ring of ids, as large as slots_
   uint64_t ready_head_ = 0, ready_tail_ = 0;
   std::atomic<int> ready_count_{0};
+  std::atomic<int64_t> ready_ns_{0};  // expected run time of the ready tasks
   std::atomic<uint64_t> done_count_{0};
   std::atomic<int> running_{0};
   std::atomic<uint64_t> overlapped_{0};

@@ -24,7 +24,9 @@ uint64_t submit(PyStreams& self, uint64_t function, const py::tuple& args, const
   slot.label = label;
   for (py::handle object : keep) slot.keep.push_back(object.inc_ref().ptr());
   if (lanes) slot.keep.push_back(py::cast(lanes).release().ptr());
-  return self.streams.commit(slot);
+  const uint64_t id = self.streams.commit(slot);
+  self.after_commit(id);
+  return id;
 }
 
 // Frees a block behind the tasks that use it. Returns false if nobody does: the caller frees then.
@@ -118,6 +120,8 @@ void bind_streams(py::module_& m) {
              out["helped_ns"] = c.helped_ns;
              return out;
            })
+      .def("set_arm", &PyStreams::set_arm)
+      .def("set_disarmed", &PyStreams::set_disarmed)
       .def("close", &PyStreams::close);
 
   m.def("pool_size", [] { return ks::WorkerPool::instance().size(); });

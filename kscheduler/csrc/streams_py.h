@@ -48,6 +48,16 @@ class PyStreams {
     for (void* object : dropped) Py_DECREF(static_cast<PyObject*>(object));
   }
 
+  // Torch ops have to be looked at while a task is in flight. `arm` (a callable that returns whether
+  // it worked) sees to that; where it cannot, the task is waited for at once.
+  void set_arm(pybind11::object arm) { arm_ = std::move(arm); }
+  void set_disarmed() { is_armed_ = false; }
+  void after_commit(uint64_t id) {
+    if (is_armed_ || arm_.is_none()) return;
+    is_armed_ = arm_().cast<bool>();
+    if (!is_armed_) wait([&] { streams.wait_for_task(id); });
+  }
+
   template <class Wait>
   void wait(Wait wait) {
     {
@@ -61,6 +71,8 @@ class PyStreams {
 
  private:
   std::vector<void*> finished_;
+  pybind11::object arm_ = pybind11::none();
+  bool is_armed_ = false;
 };
 
 }  // namespace ks

@@ -37,6 +37,7 @@ struct Names {
   PyObject* outputs = PyUnicode_InternFromString("outputs");
   PyObject* device = PyUnicode_InternFromString("device");
   PyObject* block_dim = PyUnicode_InternFromString("block_dim");
+  PyObject* max_blocks = PyUnicode_InternFromString("max_blocks");
   PyObject* record_tape = PyUnicode_InternFromString("record_tape");
   PyObject* module = PyUnicode_InternFromString("module");
   PyObject* hashers = PyUnicode_InternFromString("hashers");
@@ -307,7 +308,7 @@ PyObject* Launcher::launch(PyStreams& streams, PyObject* const* args, size_t cou
       given[3] = value;
     } else if (name == n.device) {
       device = value;
-    } else if (name != n.block_dim && name != n.record_tape) {
+    } else if (name != n.block_dim && name != n.max_blocks && name != n.record_tape) {
       return nullptr;
     }
   }

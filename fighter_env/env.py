@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fighter_env import body, layout
 from fighter_env.config import FighterConfig
+from fighter_env.devices import shared_stream
 from fighter_env.draws import Draws, Purpose, between
 from fighter_env.errors import ActionError, CapacityError, ConfigError
 from fighter_env.fingerprint import compare, fingerprint
@@ -187,7 +188,8 @@ class FighterEnv(VectorEnv):
         mask = torch.as_tensor(mask, device=self.device)
         if mask.shape != (self.num_envs,) or mask.dtype != torch.bool:
             raise ConfigError(f"reset_mask must be bool of shape ({self.num_envs},)")
-        self._restart(mask)
+        with shared_stream(self.device):
+            self._restart(mask)
         return self._observe(self._read()), {}
 
     def step(
@@ -210,7 +212,13 @@ class FighterEnv(VectorEnv):
         self._check_action(actions)
         if self._scene is None:
             self.reset()
-        action = actions.clamp(self._low, self._high)
+        with shared_stream(self.device):
+            return self._advance(actions.clamp(self._low, self._high))
+
+    def _advance(
+        self, action: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
+        """The step itself, as a sequence of parts."""
         ctrl = self._excite(action)
         self._plan()
         self._simulate(ctrl)

@@ -43,10 +43,9 @@ def observe(
     Returns:
         "policy", "critic" and "teacher": float32, shape (N, size), finite and within +-100.
     """
-    own = _own_entries(scene, last_action, guard)
-    entries = own | _task_entries(scene, tasks) | _sight_entries(scene, sight)
-    entries |= _critic_entries(scene, tasks, opponent, sight, scales, time_left)
-    entries |= _teacher_entries(scene, tasks, own)
+    entries = _local_entries(scene, tasks, opponent, sight)
+    entries |= _other_entries(scene, tasks, opponent, sight, guard)
+    entries |= {"last_action": last_action, "scales": scales, "time_left": time_left[:, None]}
     made = {}
     for group in layout.GROUPS:
         names = [entry.name for entry in layout.observation_entries(group, config.action)]
@@ -55,73 +54,65 @@ def observe(
     return made
 
 
-def _own_entries(scene: Scene, last_action: Tensor, guard: Tensor) -> dict[str, Tensor]:
+def _local_entries(
+    scene: Scene, tasks: Tasks, opponent: Opponent, sight: Sight
+) -> dict[str, Tensor]:
+    """Everything that is a vector in the heading frame, turned there in one go."""
+    head, pelvis = scene.head[:, None], scene.pelvis[:, None]
+    present = opponent.present.to(torch.float32)[:, None, None]
+    ever = (sight.age < sight.config.longest_age).to(torch.float32)[..., None]
+    bag = (tasks.kind == BAG).to(torch.float32)[:, None]
+    cue = tasks.cue.to(torch.float32)[:, None, None]
+    flat = {
+        "spot": tasks.spot - scene.pelvis[:, :2],
+        "base": opponent.base[:, :2] - scene.pelvis[:, :2],
+        "capture": scene.capture,
+    }
+    zero = torch.zeros_like(scene.pelvis[:, :1])
+    vectors = {
+        "root_linvel": scene.linvel[:, None],
+        "bag": (bag * (scene.bag - scene.head))[:, None],
+        "push": 0.01 * tasks.force[:, None],
+        "gloves": scene.gloves - head,
+        "soles": scene.soles - pelvis,
+        "cue_gloves": cue * (tasks.cue_places(scene) - scene.gloves),
+        "sight_place": ever * (sight.known - head),
+        "true_place": present * (sight.place - head),
+    } | {name: torch.cat((value, zero), 1)[:, None] for name, value in flat.items()}
+    turned = scene.local(torch.cat(list(vectors.values()), 1))
+    pieces = turned.split([value.shape[1] for value in vectors.values()], 1)
+    made = {name: piece.flatten(1) for name, piece in zip(vectors, pieces, strict=True)}
+    walking = (tasks.kind == WALK).to(torch.float32)[:, None]
+    made["capture"] = made["capture"][:, :2]
+    made["opponent_base"] = present[:, 0] * made.pop("base")[:, :2]
+    made["walk_command"] = tasks.walk_command(made["spot"])
+    made["spot"] = walking * torch.cat((made["spot"][:, :2], torch.ones_like(zero)), 1)
+    return made
+
+
+def _other_entries(
+    scene: Scene, tasks: Tasks, opponent: Opponent, sight: Sight, guard: Tensor
+) -> dict[str, Tensor]:
+    hinge_pos = scene.qpos[:, layout.HINGE_QPOS] - guard
+    hinge_vel = 0.1 * scene.qvel[:, layout.HINGE_QVEL]
+    legs = layout.LEG_COLUMNS
+    kinds = torch.arange(layout.TASK_COUNT, device=tasks.kind.device)
+    busy = opponent.clip > 0
+    right = (busy & (opponent.hand == 1)).to(torch.float32)
     return {
         "up": scene.up,
-        "root_linvel": scene.local(scene.linvel),
         "root_angvel": scene.angvel,
-        "hinge_pos": scene.qpos[:, layout.HINGE_QPOS] - guard,
-        "hinge_vel": 0.1 * scene.qvel[:, layout.HINGE_QVEL],
+        "hinge_pos": hinge_pos,
+        "hinge_vel": hinge_vel,
         "activation": scene.act,
-        "last_action": last_action,
         "foot_force": (scene.foot_force / _WEIGHT).clamp_max(3.0),
-        "gloves": scene.local(scene.gloves - scene.head[:, None]).flatten(1),
-        "soles": scene.local(scene.soles - scene.pelvis[:, None]).flatten(1),
-        "capture": scene.local(scene.capture),
         "head_height": scene.head[:, 2:],
-    }
-
-
-def _task_entries(scene: Scene, tasks: Tasks) -> dict[str, Tensor]:
-    walking = (tasks.kind == WALK).to(torch.float32)[:, None]
-    bag = (tasks.kind == BAG).to(torch.float32)[:, None]
-    cue = tasks.cue.to(torch.float32)[:, None]
-    to_places = scene.local(tasks.cue_places(scene) - scene.gloves).flatten(1)
-    kinds = torch.arange(layout.TASK_COUNT, device=tasks.kind.device)
-    to_spot = scene.local(tasks.spot - scene.pelvis[:, :2])
-    return {
         "task": (tasks.kind[:, None] == kinds).to(torch.float32),
-        "spot": torch.cat((walking * to_spot, walking), 1),
-        "bag": bag * scene.local(scene.bag - scene.head),
-        "cue": cue,
-        "cue_gloves": cue * to_places,
-    }
-
-
-def _sight_entries(scene: Scene, sight: Sight) -> dict[str, Tensor]:
-    ever = (sight.age < sight.config.longest_age).to(torch.float32)[..., None]
-    place = ever * scene.local(sight.known - scene.head[:, None])
-    return {
-        "sight_place": place.flatten(1),
+        "cue": tasks.cue.to(torch.float32)[:, None],
         "sight_share": sight.known_share,
         "sight_age": sight.age,
-    }
-
-
-def _critic_entries(
-    scene: Scene, tasks: Tasks, opponent: Opponent, sight: Sight, scales: Tensor, time_left: Tensor
-) -> dict[str, Tensor]:
-    present = opponent.present.to(torch.float32)[:, None]
-    true = present[..., None] * scene.local(sight.place - scene.head[:, None])
-    busy = opponent.clip > 0
-    punch = torch.stack(
-        (busy.to(torch.float32), opponent.time, (busy & (opponent.hand == 1)).to(torch.float32)), 1
-    )
-    return {
-        "true_place": true.flatten(1),
-        "punch": punch,
-        "opponent_base": present * scene.local(opponent.base[:, :2] - scene.pelvis[:, :2]),
-        "push": 0.01 * scene.local(tasks.force),
-        "scales": scales,
-        "time_left": time_left[:, None],
-    }
-
-
-def _teacher_entries(scene: Scene, tasks: Tasks, own: dict[str, Tensor]) -> dict[str, Tensor]:
-    legs = layout.LEG_COLUMNS
-    return {
+        "punch": torch.stack((busy.to(torch.float32), opponent.time, right), 1),
         "gait_phase": torch.stack((torch.cos(tasks.phase), torch.sin(tasks.phase)), 1),
-        "walk_command": tasks.walk_command(scene),
-        "leg_pos": own["hinge_pos"][:, legs],
-        "leg_vel": own["hinge_vel"][:, legs],
+        "leg_pos": hinge_pos[:, legs],
+        "leg_vel": hinge_vel[:, legs],
     }

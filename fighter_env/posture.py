@@ -88,8 +88,9 @@ class PostureController:
         self.stiffness = column([h.stiffness * self.config.stiffness_scale for h in hinges])
         self.low = column([hinge.low for hinge in hinges])
         self.high = column([hinge.high for hinge in hinges])
-        self._plus = column([hinge.torque_plus for hinge in hinges])
-        self._minus = column([hinge.torque_minus for hinge in hinges])
+        plus = column([hinge.torque_plus for hinge in hinges])
+        minus = column([hinge.torque_minus for hinge in hinges])
+        self._strength = torch.stack((minus, plus), 1)
         near, far = body.MUSCLE["range"]
         self._scale = (far - near) / (self.high - self.low)
         self._ankle = {
@@ -142,8 +143,8 @@ class PostureController:
         fastest = body.MUSCLE["vmax"]
         least = self.config.least_gain
         speed = rate * self._scale / fastest
-        gain_minus = muscle_gain(near + (angle - self.low) * self._scale, speed)
-        gain_plus = muscle_gain(near + (self.high - angle) * self._scale, -speed)
-        minus = -torque / (self._minus * gain_minus.clamp_min(least))
-        plus = torque / (self._plus * gain_plus.clamp_min(least))
-        return torch.stack((minus, plus), 2).flatten(1).clamp(0.0, 1.0)
+        # Per hinge: the muscle that pulls towards minus, then the one that pulls towards plus.
+        length = near + torch.stack((angle - self.low, self.high - angle), 2) * self._scale[:, None]
+        gain = muscle_gain(length, torch.stack((speed, -speed), 2)).clamp_min(least)
+        wanted = torch.stack((-torque, torque), 2)
+        return (wanted / (self._strength * gain)).flatten(1).clamp(0.0, 1.0)

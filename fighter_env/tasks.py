@@ -166,13 +166,20 @@ class Tasks:
         """Where the gloves should be (m), shape (N, 2, 3)."""
         return scene.head[:, None] + scene.world(self.guard)
 
-    def walk_command(self, scene: Scene) -> Tensor:
-        """Speed forward and left (m/s) and turn (rad) that the walking task asks for, (N, 3)."""
-        to_spot = scene.local(self.spot - scene.pelvis[:, :2])
-        length = to_spot.square().sum(1).sqrt().clamp_min(1e-6)
+    def walk_command(self, to_spot: Tensor) -> Tensor:
+        """What the walking task asks for; zero in other tasks.
+
+        Args:
+            to_spot: From the pelvis to the spot in the heading frame (m), shape (N, 2 or more).
+
+        Returns:
+            Speed forward and left (m/s) and turn (rad), shape (N, 3).
+        """
+        away = to_spot[:, :2]
+        length = away.square().sum(1, keepdim=True).sqrt().clamp_min(1e-6)
         speed = length.clamp_max(self.config.tasks.walk_speed)
-        turn = rotations.bearing(to_spot)
-        command = torch.cat((to_spot / length[:, None] * speed[:, None], turn[:, None]), 1)
+        turn = rotations.bearing(away)[:, None]
+        command = torch.cat((away / length * speed, turn), 1)
         return command * (self.kind == WALK).to(torch.float32)[:, None]
 
     def _press(self, scene: Scene, episode: Tensor) -> Tensor:

@@ -55,10 +55,9 @@ class _Recording:
         values = tape.begin_replay([x for x in leaves if isinstance(x, torch.Tensor)])
         self.program.run(values)
         made = tape.outputs(values, self.outputs)
-        count = len(self.carried)
-        for (holder, name), value in zip(self.carried, made[:count], strict=True):
+        for (holder, name), value in zip(self.carried, made, strict=False):
             setattr(holder, name, value)
-        return self.build(made[count:])
+        return self.build(made)
 
 
 def _address(leaf: Any) -> int:
@@ -96,6 +95,8 @@ class GraphCall:
             outer.fence("stream_sync")
         if self.refusal is not None:
             return self._function(*args, **kwargs)
+        if self._fallback is not None:
+            return self._fallback(*args, **kwargs)
         start = time.perf_counter()
         arguments = flatten(args, kwargs)
         key = (arguments.key, modes_key())
@@ -109,6 +110,7 @@ class GraphCall:
                     reason = str(error)
                     continue
                 self._last = recording
+                self._stale[key] = max(0, self._stale.get(key, 0) - 1)
                 self._seconds = time.perf_counter() - start
                 return result
         if reason is not None:
@@ -125,7 +127,7 @@ class GraphCall:
             from kscheduler.strategies import StreamCall
 
             self._notes.append(
-                f"each of {_MAX_STALE} calls needed a new recording ({reason}); the function runs "
+                f"nearly every call needed a new recording ({reason}); the function runs "
                 "as strategy='stream' from now on"
             )
             self._fallback = StreamCall(self._function, self._size, self._streams)
@@ -137,6 +139,7 @@ class GraphCall:
         leaves = arguments.leaves + [getattr(holder, name) for holder, name in carried]
         sink.keep += [*leaves, *arguments.objects]
         inputs = [Input(i, leaf_range(leaf)) for i, leaf in enumerate(leaves)]
+        sink.inputs = [given.recorded for given in inputs]
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         sink.tape.bind_inputs(tensors)
         collector = GuardCollector()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 import enum
 import gc
+import opcode
 import sys
 import types
 from collections.abc import Iterator
@@ -179,7 +180,7 @@ class GuardCollector:
             self._names.update(code.co_names)
             space = frame.f_globals
             names = self._global_names.setdefault(id(space), set())
-            names.update(code.co_names)
+            names.update(_global_names(code))
             if id(space) not in self._globals:
                 self._globals[id(space)] = (space, dict(space))
         values = frame.f_locals
@@ -315,6 +316,25 @@ class GuardCollector:
             guards.scalars.append(guard)
         elif not isinstance(after, _SKIPPED) and not (owner == "global" and callable(after)):
             guards.objects.append(guard)
+
+
+_LOAD_GLOBAL = opcode.opmap["LOAD_GLOBAL"]
+_LOAD_NAME = opcode.opmap["LOAD_NAME"]
+_EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
+
+
+def _global_names(code: types.CodeType) -> set[str]:
+    """Names that a function loads from its module (`co_names` holds attributes, too)."""
+    names = set()
+    extended = 0
+    for op, arg in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        arg |= extended
+        extended = arg << 8 if op == _EXTENDED_ARG else 0
+        if op == _LOAD_GLOBAL:
+            names.add(code.co_names[arg >> 1])  # the lowest bit is not part of the index
+        elif op == _LOAD_NAME:
+            names.add(code.co_names[arg])
+    return names
 
 
 def _spaces(value: Any) -> Iterator[tuple[Any, Any]]:

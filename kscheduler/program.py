@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,7 +53,7 @@ class Program:
         self._runs = 0
         self._inputs = inputs
         self._nodes: dict[int, Step] = {}
-        self._torch: dict[int, int] = {}  # node -> index in the tape
+        self._host: dict[int, Callable[[Any], Any]] = {}  # node -> what to call with the values
         self.streams = streams
         self.steps = sink.steps
         self.tasks = [_task(step) for step in sink.steps]
@@ -73,9 +73,9 @@ class Program:
             if step.call is not None:
                 node = step.call.add_to(self._replay, parent, side)
                 self._find_pointers(node, step)
-            elif step.kind == "torch":
+            elif step.kind in ("torch", "opaque"):
                 node = self._replay.add_host()
-                self._torch[node] = step.torch_index
+                self._host[node] = host_call(self._sink, step)
             else:
                 add = self._replay.add_loop if step.kind == "loop" else self._replay.add_branch
                 node = add(step.condition, parent, side)
@@ -129,10 +129,13 @@ class Program:
         """Whether a task uses these bytes for something else than this input."""
         if given.others is None:
             own = given.recorded
+            used = self._sink.tape.constant_memory()
+            for step in self._nodes.values():
+                if step.kind != "torch":  # whose results are new on each replay
+                    used += step.accesses
             given.others = _union(
                 (a.start, a.end)
-                for step in self._nodes.values()
-                for a in step.accesses
+                for a in used
                 if a != EVERYTHING and not (own.start <= a.start and a.end <= own.end)
             )
         starts, ends = given.others
@@ -158,9 +161,9 @@ class Program:
         try:
             replay.begin()
             try:
-                run, torch = self._sink.tape.run, self._torch
+                host = self._host
                 while (node := replay.advance()) >= 0:
-                    run(values, torch[node])
+                    host[node](values)
                     replay.complete_host(node)
             except BaseException:
                 replay.cancel()
@@ -203,6 +206,15 @@ class Program:
             )
             for node, lane, start, end in events
         ]
+
+
+def host_call(sink: RecordSink, step: Step) -> Callable[[Any], Any]:
+    """What a host step runs, given the torch tape's values."""
+    if step.action is not None:
+        action = step.action
+        return lambda values: action()
+    run, index = sink.tape.run, step.torch_index
+    return lambda values: run(values, index)
 
 
 def _task(step: Step) -> Task:

@@ -14,8 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from kscheduler.access import READ, READ_WRITE, Access
+from kscheduler.arguments import leaf_range
 from kscheduler.errors import NotReplayable
+from kscheduler.guards import is_scalar
 from kscheduler.intercept.current import entered
 from kscheduler.intercept.torch_ops import TorchInterceptor
 from kscheduler.intercept.torch_replay import TorchTape
@@ -37,11 +41,12 @@ class Step:
 
     Attributes:
         name: What the user calls it.
-        kind: ``"warp"``, ``"memory"``, ``"torch"``, ``"loop"`` or ``"branch"``.
+        kind: ``"warp"``, ``"memory"``, ``"torch"``, ``"opaque"``, ``"loop"`` or ``"branch"``.
         accesses: What it touches, all iterations and both sides included.
         line: The user's line.
         call: The native call, for ``"warp"`` and ``"memory"``.
         torch_index: The node of the tape, for ``"torch"``.
+        action: What to call again, for ``"opaque"``.
         condition: Address of the tested int32, for ``"loop"`` and ``"branch"``.
         bodies: Steps of the loop's body, or of the branch's two sides.
     """
@@ -52,6 +57,7 @@ class Step:
     line: str
     call: NativeCall | None = None
     torch_index: int = -1
+    action: Callable[[], Any] | None = None
     condition: int = 0
     bodies: tuple[list[Step], list[Step]] = field(default_factory=lambda: ([], []))
 
@@ -91,6 +97,7 @@ class RecordSink:
         self.tape = TorchTape()
         self.owners: tuple[Any, ...] | None = None
         self.keep: list[Any] = []
+        self.inputs: list[Access] = []  # memory of the arguments, which replays exchange
         self.code_lanes = code_lanes
         self.torch = TorchInterceptor(self)
         self.refusal: NotReplayable | None = None  # of a sink that is not strict
@@ -143,6 +150,35 @@ class RecordSink:
             accesses = (EVERYTHING,) if node.accesses is None else merge(node.accesses)
             step = Step(node.name, "torch", accesses, user_line(), torch_index=index)
             self.steps.append(step)
+        return result
+
+    def opaque(
+        self,
+        name: str,
+        run: Callable[[], Any],
+        accesses: tuple[Access, ...],
+        arrays: list[Any],
+    ) -> Any:
+        """Runs a declared callable and records that it has to be called again."""
+        where = f"{name} at {user_line()}"
+        if self._in_body:
+            self.refuse(f"{where} is inside a wp.capture_while or wp.capture_if body")
+            return run()
+        for array in arrays:
+            given = leaf_range(array)
+            is_input = any(given.start < i.end and i.start < given.end for i in self.inputs)
+            is_made = isinstance(array, torch.Tensor) and self.tape.is_recorded_memory(array)
+            if is_input or is_made:
+                self.refuse(
+                    f"{where} gets an array that is an argument or result of the recorded "
+                    "function, whose address changes from call to call; pass it arrays that live "
+                    "outside of the function"
+                )
+        result = run()
+        if not is_scalar(result):
+            self.refuse(f"{where} returns a {type(result).__name__}, which a replay could not give")
+        step = Step(name, "opaque", merge(accesses), user_line(), action=run)
+        self.steps.append(step)
         return result
 
     def wants_ops(self) -> bool:

@@ -46,7 +46,7 @@ def stream_report(sink: StreamSink, seconds: float, first: int = 1) -> Report:
         overlapped=counters["overlapped"],
         events=events,
     )
-    report.tasks = counters["tasks"] - first + 1 + sink.torch_ops
+    report.tasks = counters["tasks"] - first + 1 + sink.torch_ops + sink.opaque_calls
     if counters["tasks"] > len(records) + first - 1:
         report.notes.append(
             f"the graph holds the first {len(records)} of {counters['tasks']} native tasks"

@@ -69,6 +69,7 @@ class StreamSink:
         self.owners: tuple[Any, ...] | None = None
         self.fences: Counter[str] = Counter()
         self.torch_ops = 0
+        self.opaque_calls = 0
         self.torch = TorchInterceptor(self)
         self._visible: list[Access] = []
         self._free_code = 0
@@ -179,6 +180,18 @@ class StreamSink:
         elif accesses:
             self._wait_for(accesses)
         return func(*args, **kwargs)
+
+    def opaque(
+        self,
+        name: str,
+        run: Callable[[], Any],
+        accesses: tuple[Access, ...],
+        arrays: list[Any],
+    ) -> Any:
+        """Runs a declared callable in place, behind the tasks that it conflicts with."""
+        self.opaque_calls += 1
+        self._wait_for(accesses)
+        return run()
 
     def wants_ops(self) -> bool:
         """Whether torch ops have anything to wait for; if not, the next task arms them again."""

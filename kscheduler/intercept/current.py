@@ -46,6 +46,15 @@ class Sink(Protocol):
     ) -> None:
         """`wp.capture_if`."""
 
+    def opaque(
+        self,
+        name: str,
+        run: Callable[[], Any],
+        accesses: tuple[Access, ...],
+        arrays: list[Any],
+    ) -> Any:
+        """Runs a declared callable and returns its result; `arrays` are its array arguments."""
+
     def torch_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a torch op and returns its result."""
 

@@ -187,6 +187,15 @@ class TorchTape:
         """Call one node, after every earlier one that it conflicts with."""
         self._functions[index](values)
 
+    def is_recorded_memory(self, tensor: Tensor) -> bool:
+        """Whether a tensor's memory is an input's or was made by a recorded op."""
+        return self._table.is_recorded_memory(tensor)
+
+    def constant_memory(self) -> list[Access]:
+        """The memory of the tensors that every replay uses where they lie."""
+        constants = [tensor for tensor, _ in self._table.constants.values()]
+        return [tensor_access(tensor, READ_WRITE) for tensor in constants if has_memory(tensor)]
+
     def recorded_values(self) -> list[Any]:
         """The values of the recording itself, for `outputs`."""
         return [slot.tensor for slot in self._table.slots]

@@ -27,16 +27,15 @@ class PatchSet:
         self._replacements = replacements
         self._lock = threading.Lock()
         self._users = 0
-        self._before: list[tuple[Any, str, Any]] = []
+        self._planned: list[tuple[Any, str, Any, Any]] = []  # holder, name, value, value before
+        self._done = 0
 
     def install(self) -> None:
         """Replace the attributes, or count one more user."""
         with self._lock:
             if self._users == 0:
                 try:
-                    for holder, name, value in self._replacements():
-                        self._before.append((holder, name, vars(holder).get(name, ABSENT)))
-                        _assign(holder, name, value)
+                    self._replace()
                 except BaseException:
                     self._put_back()
                     raise
@@ -49,9 +48,25 @@ class PatchSet:
             if self._users == 0:
                 self._put_back()
 
+    def _replace(self) -> None:
+        # Making replacements is most of the work; the last ones serve while what they replace is
+        # what is there.
+        if not all(vars(h).get(n, ABSENT) is before for h, n, _, before in self._planned):
+            self._planned = []
+        if not self._planned:
+            self._planned = [
+                (holder, name, value, vars(holder).get(name, ABSENT))
+                for holder, name, value in self._replacements()
+            ]
+        for holder, name, value, _ in self._planned:
+            _assign(holder, name, value)
+            self._done += 1
+
     def _put_back(self) -> None:
-        while self._before:
-            _assign(*self._before.pop())
+        while self._done:
+            self._done -= 1
+            holder, name, _, before = self._planned[self._done]
+            _assign(holder, name, before)
 
 
 def _assign(holder: Any, name: str, value: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from kscheduler.intercept.torch_bindings import quickest
 from kscheduler.intercept.torch_slots import VIEW, Call, Ref, Slot
 
 __all__ = ["generate"]
@@ -102,9 +103,19 @@ class _Code:
         """The expression of one call."""
         parts = [self.expression(value) for value in call.args]
         parts += [f"{name}={self.expression(value)}" for name, value in call.kwargs.items()]
-        # The C function below the overload saves a Python frame per call.
-        function = self.constant(getattr(call.func, "_op", call.func))
+        args, kwargs = self.recorded(list(call.args)), self.recorded(call.kwargs)
+        function = self.constant(quickest(call.func, tuple(args), kwargs))
         return f"{function}({', '.join(parts)})"
+
+    def recorded(self, value: Any) -> Any:
+        """An argument with the recorded tensors in it."""
+        if isinstance(value, Ref):
+            return self._slots[value].tensor
+        if type(value) is list:
+            return [self.recorded(item) for item in value]
+        if type(value) is dict:
+            return {key: self.recorded(item) for key, item in value.items()}
+        return value
 
     def expression(self, value: Any) -> str:
         """The expression of one argument."""

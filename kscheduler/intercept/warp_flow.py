@@ -240,7 +240,8 @@ class _Flow:
             return _NOTHING
         if name in builtins.POINTS_INTO and values:
             base = values[0]
-            self._read(values[1:])
+            # The header of an array that is itself an element is read, unlike one in a variable.
+            self._read(values if arguments[0][0] != "var" else values[1:])
             # The place may be an array, an array behind a pointer to a local, or within a local.
             return _Value(0, self._roots(base), base.locals)
         if name == "wp::load" and len(values) == 1:
@@ -280,6 +281,7 @@ class _Flow:
             self._store(values[0], self._together(values[1:]))
             return
         place = self._roots(values[0])
+        self._read(values[:1])
         self._writes |= place
         if name not in builtins.WRITES_FIRST:
             self._reads |= place

@@ -95,9 +95,10 @@ class AccessAudit:
         before = [argument.memory.copy() for argument in arguments]
         self._invoke(kernel, hooks, params, adjoint)
         self._check_writes(name, arguments, before)
-        # The arrays of a struct are not put back, so such a kernel cannot be run twice.
+        # Memory that no array argument describes is not put back: such a kernel runs once.
         has_struct = any(isinstance(arg.type, Struct) for arg in kernel.adj.args)
-        if self.launches[name] <= self._limit and not has_struct:
+        repeatable = not has_struct and not any(access.opaque)
+        if self.launches[name] <= self._limit and repeatable:
             self._check_reads(
                 name, arguments, before, lambda: self._invoke(kernel, hooks, params, adjoint)
             )

@@ -215,6 +215,12 @@ def struct_in_array_with_arrays(pairs: wp.array[Pair], y: wp.array[float]):
 
 
 @wp.kernel
+def struct_in_array_writes_through(pairs: wp.array[Pair], x: wp.array[float]):
+    i = wp.tid()
+    pairs[i].target[0] = x[i]
+
+
+@wp.kernel
 def struct_of_numbers(numbers: Numbers, x: wp.array[float], y: wp.array[float]):
     i = wp.tid()
     y[i] = x[i] * numbers.scale + numbers.offset

@@ -44,6 +44,7 @@ EXPECTED = {
     "struct_with_a_handle": "-! w",
     "struct_in_array_with_arrays": "r! w",
     "struct_arrays_unused": "- w",
+    "struct_in_array_writes_through": "rw! r",
     "struct_of_numbers": "- r w",
     "local_struct_of_arrays": "w w",
     "indexed": "r! w",

@@ -12,8 +12,22 @@ A window changes timing only: values, aliasing, random states and exceptions are
 order. Importing this package patches nothing and starts no thread.
 """
 
+from kscheduler.audit import audit
 from kscheduler.errors import Error, NotReplayable, StaleArgument, WindowError
+from kscheduler.opaque import kernel
+from kscheduler.report import Report
+from kscheduler.verify import verify
 from kscheduler.window import window
 
-__all__ = ["Error", "NotReplayable", "StaleArgument", "WindowError", "window"]
+__all__ = [
+    "Error",
+    "NotReplayable",
+    "Report",
+    "StaleArgument",
+    "WindowError",
+    "audit",
+    "kernel",
+    "verify",
+    "window",
+]
 __version__ = "0.1.0"

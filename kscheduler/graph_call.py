@@ -30,30 +30,41 @@ from kscheduler.report import Report
 from kscheduler.summary import empty_report, graph_report
 from kscheduler.trace import TraceEvent
 
-__all__ = ["GraphCall"]
+__all__ = ["GraphCall", "Recording"]
 
 _MAX_RECORDINGS = 8  # kept per function
 _MAX_STALE = 16  # recordings of one key after which the function runs as a stream
 
 
 @dataclass(slots=True)
-class _Recording:
+class Recording:
+    """A recorded call: its program, its key, and how its result is put together."""
+
     program: Program
     sink: RecordSink
     guards: Guards
     arguments: Arguments
     carried: list[tuple[Any, str]]  # attributes that the function replaces by new tensors
-    carried_layout: list[Any]
     build: Callable[[list[Any]], Any]
     outputs: list[Any]
     seconds: float
 
     def replay(self, leaves: list[Any]) -> Any:
+        """One run with these arrays in the place of the recorded arguments."""
+        return self._replay(leaves, self.program.run)
+
+    def replay_in(self, order: list[int]) -> Any:
+        """One run, task by task in the given order, on the last call's arguments."""
+        return self._replay(
+            self.arguments.leaves, lambda values: self.program.run_in(values, order)
+        )
+
+    def _replay(self, leaves: list[Any], run: Callable[[Any], None]) -> Any:
         leaves = leaves + [getattr(holder, name) for holder, name in self.carried]
         self.program.rebind([_address(leaf) for leaf in leaves])
         tape = self.sink.tape
         values = tape.begin_replay([x for x in leaves if isinstance(x, torch.Tensor)])
-        self.program.run(values)
+        run(values)
         made = tape.outputs(values, self.outputs)
         for (holder, name), value in zip(self.carried, made, strict=False):
             setattr(holder, name, value)
@@ -74,11 +85,11 @@ class GraphCall:
         self._size = size
         self._streams = streams
         self._strict = strict
-        self._recordings: dict[Any, list[_Recording]] = {}
+        self._recordings: dict[Any, list[Recording]] = {}
         self._carried: dict[Any, list[tuple[Any, str]]] = {}
         self._stale: dict[Any, int] = {}
         self._notes: list[str] = []
-        self._last: _Recording | None = None
+        self.last: Recording | None = None  # the one that the last call used
         self._fallback: Any = None
         self._seconds = 0.0
         self.refusal: str | None = None
@@ -109,7 +120,7 @@ class GraphCall:
                 except StaleArgument as error:
                     reason = str(error)
                     continue
-                self._last = recording
+                self.last = recording
                 self._stale[key] = max(0, self._stale.get(key, 0) - 1)
                 self._seconds = time.perf_counter() - start
                 return result
@@ -174,14 +185,14 @@ class GraphCall:
         guards.without({(id(vars(holder)), name) for holder, name in carried})
         sink.tape.pin(_native_ranges(sink))
         program = Program(sink, self._streams, inputs)
-        recording = _Recording(
-            program, sink, guards, arguments, carried, [], build, outputs,
+        recording = Recording(
+            program, sink, guards, arguments, carried, build, outputs,
             time.perf_counter() - start,
         )  # fmt: skip
         kept = self._recordings.setdefault(key, [])
         kept.insert(0, recording)
         del kept[_MAX_RECORDINGS:]
-        self._last = recording
+        self.last = recording
         self._seconds = time.perf_counter() - start
         return result
 
@@ -207,16 +218,16 @@ class GraphCall:
         """The recorded graph, its bound, and the last call's time."""
         if self._fallback is not None:
             report = self._fallback.report()
-        elif self._last is None:
+        elif self.last is None:
             report = empty_report("graph", self._streams, self._seconds)
         else:
-            report = graph_report(self._last.program, self._seconds)
+            report = graph_report(self.last.program, self._seconds)
         report.notes += self._notes
         return report
 
     def timeline(self) -> list[TraceEvent]:
         """When each task of the last replay ran, by stream; empty before the first one."""
-        return [] if self._last is None else self._last.program.timeline()
+        return [] if self.last is None else self.last.program.timeline()
 
 
 def _native_ranges(sink: RecordSink) -> list[Any]:

@@ -177,6 +177,18 @@ class Program:
         finally:
             self._lock.release()
 
+    def run_in(self, values: list[Any] | None, order: Sequence[int]) -> None:
+        """Runs the top-level steps one by one in the given order, on this thread."""
+        for index in order:
+            step = self.steps[index]
+            if step.kind in ("torch", "opaque"):
+                host_call(self._sink, step)(values)
+                continue
+            alone = _core.Replay(1)
+            add_in_order(alone, [step])
+            alone.begin()
+            alone.advance()
+
     def measure(self) -> None:
         """Copies measured run times to the tasks, for the report."""
         durations = self._replay.durations()
@@ -206,6 +218,24 @@ class Program:
             )
             for node, lane, start, end in events
         ]
+
+
+def add_in_order(
+    replay: _core.Replay, steps: Sequence[Step], parent: int = -1, side: int = 0
+) -> None:
+    """Adds native steps to a graph, each after the one before."""
+    previous = None
+    for step in steps:
+        if step.call is not None:
+            node = step.call.add_to(replay, parent, side)
+        else:
+            add = replay.add_loop if step.kind == "loop" else replay.add_branch
+            node = add(step.condition, parent, side)
+            for which, body in enumerate(step.bodies):
+                add_in_order(replay, body, node, which)
+        if previous is not None:
+            replay.add_edge(previous, node)
+        previous = node
 
 
 def host_call(sink: RecordSink, step: Step) -> Callable[[Any], Any]:

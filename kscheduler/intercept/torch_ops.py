@@ -15,6 +15,7 @@ user's are on the stack, ours just stays armed.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +41,8 @@ _pop = torch._C._pop_torch_dispatch_stack
 _stack_size = torch._C._len_torch_dispatch_stack
 _stack_at = torch._C._get_dispatch_stack_at
 _get_ident = threading.get_ident
+# Each `torch.func` transform puts back the thread's dispatch keys after every op.
+_functorch_depth: Any = getattr(torch._C._functorch, "get_dynamic_layer_stack_depth", lambda: 0)
 
 
 class _Current(threading.local):
@@ -160,10 +163,11 @@ class TorchInterceptor:
 
         Returns:
             True when every later op will be seen. False where that cannot be had (inside a compiled
-            callable, or inside an op that runs below a mode of the user's): then whoever puts a
-            task in flight has to wait for it before returning to the program.
+            callable or a `torch.func` transform, or inside an op that runs below a mode of the
+            user's): then whoever puts a task in flight has to wait for it before returning to the
+            program.
         """
-        if self._is_suspended or self._is_busy:
+        if self._is_suspended or self._is_busy or _functorch_depth():
             return False
         if self._always_special:
             return True
@@ -290,7 +294,22 @@ def _watched(change: Callable[..., Any], is_push: bool) -> Callable[..., Any]:
     return changed
 
 
+def _rearming(leave: Callable[..., Any]) -> Callable[..., Any]:
+    """The end of an inference mode, which puts back the dispatch keys of its beginning."""
+
+    @functools.wraps(leave)
+    def left(*args: Any) -> Any:
+        result = leave(*args)
+        interceptor = _current.interceptor
+        if interceptor is not None and interceptor._wants_ops():
+            interceptor.arm()
+        return result
+
+    return left
+
+
 def _replacements() -> Iterator[tuple[Any, str, Any]]:
+    yield torch.inference_mode, "__exit__", _rearming(torch.inference_mode.__exit__)
     yield Variable, "_execution_engine", _Engine(Variable._execution_engine)
     # Every change of the mode stack ends in one of these.
     for holder, name, is_push in (

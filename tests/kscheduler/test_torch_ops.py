@@ -52,6 +52,7 @@ def torch_state() -> tuple:
         torch._C._dispatch_tls_local_include_set().raw_repr(),
         torch._C._dispatch_tls_local_exclude_set().raw_repr(),
         Variable._execution_engine,
+        torch.inference_mode.__exit__,
         _python_dispatch._push_on_torch_dispatch_stack,
         _python_dispatch._pop_torch_dispatch_stack,
         torch._C._set_dispatch_mode,
@@ -442,3 +443,35 @@ def test_closed_it_neither_arms_nor_disarms(sink):
         pass
     assert not interceptor.arm()
     assert not interceptor.armed
+
+
+@pytest.mark.parametrize("how", ["block", "decorator", "nested"])
+def test_a_task_put_in_flight_in_inference_mode_is_watched_after_it(sink, how):
+    # Leaving inference mode puts back the dispatch keys that were there when it was entered.
+    sink.busy = False
+
+    def launch() -> None:
+        sink.busy = True
+        interceptor.arm()
+
+    with TorchInterceptor(sink) as interceptor:
+        if how == "decorator":
+            torch.inference_mode()(launch)()
+        else:
+            with torch.inference_mode(), torch.inference_mode(how != "nested"):
+                launch()
+        torch.zeros(1)
+    assert sink.seen == ["aten::zeros"]
+
+
+def test_inside_a_transform_arm_says_no(sink):
+    answers: list[bool] = []
+
+    def row(x):
+        answers.append(interceptor.arm())
+        return x + 1
+
+    with TorchInterceptor(sink) as interceptor:
+        torch.func.vmap(row)(torch.ones(2, 2))
+        assert interceptor.arm()
+    assert answers == [False]

@@ -7,6 +7,7 @@ void bind_tracker(py::module_& m);
 void bind_streams(py::module_& m);
 void bind_replay(py::module_& m);
 void bind_launcher(py::module_& m);
+void bind_latch(py::module_& m);
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Native core of kscheduler: hazard tracker, CPU streams, CPU replay.";
@@ -14,4 +15,5 @@ PYBIND11_MODULE(_core, m) {
   bind_streams(m);
   bind_replay(m);
   bind_launcher(m);
+  bind_latch(m);
 }

@@ -48,6 +48,7 @@ uint32_t Replay::add_host() {
 }
 
 void Replay::add_edge(uint32_t before, uint32_t after) {
+  if (!Streams::tracking.load(std::memory_order_relaxed)) return;
   nodes_[before].after.push_back(after);
   ++nodes_[after].before;
 }

@@ -6,6 +6,8 @@
 #include <random>
 #include <utility>
 
+#include "latch.h"
+
 namespace ks {
 
 namespace {
@@ -66,6 +68,7 @@ void Streams::help_until(Condition condition) {
         continue;
       }
     }
+    Latch::owner_waits();
     done_gate_.wait([&] {
       return condition() || (lanes_ > 1 && ready_count_.load(std::memory_order_acquire) > 0);
     });
@@ -127,7 +130,9 @@ uint64_t Streams::commit(Slot& opened) {
   if (is_ready) {
     const int64_t expected = expected_ns(opened.label).load(std::memory_order_relaxed);
     const int64_t waiting = ready_ns_.fetch_add(expected, std::memory_order_relaxed) + expected;
-    if (lanes_ == 1 || expected == 0 || waiting >= kWakeNanoseconds) work_gate_.notify();
+    if (lanes_ == 1 || expected == 0 || waiting >= kWakeNanoseconds ||
+        Latch::is_wanted(opened.label))
+      work_gate_.notify();
   }
   return id;
 }
@@ -149,6 +154,7 @@ bool Streams::run_one(int lane) {
   }
 
   if (const int pause = jitter_us.load(std::memory_order_relaxed); pause > 0) pause_randomly(pause);
+  if (lane != 0 && Latch::is_wanted(task.label)) Latch::stop_here(task.label);
   if (running_.fetch_add(1, std::memory_order_relaxed) > 0)
     overlapped_.fetch_add(1, std::memory_order_relaxed);
   const uint32_t mode = read_float_mode();

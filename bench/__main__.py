@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,11 +62,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     run = next(run for kind, run in COMMANDS.values() if isinstance(chosen, kind))
     wp.config.log_level = wp.LOG_WARNING
+    # A terminated run shows what it has measured, as an interrupted one does.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return run(chosen)
     except Error as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The comparison: what it plans, how it fails, and what it writes."""
 
 import json
+import os
+import signal
 from dataclasses import fields, replace
 from types import SimpleNamespace
 
@@ -265,6 +267,25 @@ def test_interruption_prints_what_was_measured(tmp_path, add_strategy, monkeypat
     assert status == 130
     assert [row["repeats"] for row in result["rows"]] == [1, 1]
     assert all(row["ms_p50"] > 0.0 for row in result["rows"])
+
+
+def test_terminated_run_prints_what_was_measured(tmp_path, monkeypatch):
+    original, calls = compare.Lane.measure, []
+
+    def terminated(lane, steps, max_discarded):
+        calls.append(lane)
+        if len(calls) > 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(lane, steps, max_discarded)
+
+    monkeypatch.setattr(compare.Lane, "measure", terminated)
+    before = signal.getsignal(signal.SIGTERM)
+    path = tmp_path / "result.json"
+    arguments = ["--case", "physics/half_cheetah", "--worlds", "2", "--steps", "2"]
+    arguments += ["--strategies", "warp-graph", "--plot", "None", "--json", str(path)]
+    assert main(["compare", *arguments]) == 130
+    assert [row["repeats"] for row in json.loads(path.read_text())["rows"]] == [1, 0]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_report_of_a_window_fills_its_row(tmp_path, add_strategy):

@@ -15,6 +15,7 @@ from typing import Any
 
 import warp
 from warp._src import context
+from warp._src.codegen import StructInstance
 
 from kscheduler import _core
 from kscheduler.access import WRITE, Access
@@ -155,12 +156,17 @@ def _launch_with_owners(*args: Any, **kwargs: Any) -> Any:
 
 
 def _flat(values: Iterable[Any]) -> tuple[Any, ...]:
-    """The values, and those in lists among them (the caller may change a list later)."""
-    return tuple(
-        item
-        for value in values
-        for item in (value if isinstance(value, (list, tuple)) else (value,))
-    )
+    """The values, those in lists among them, and the arrays in fields of structs.
+
+    The caller may change a list or a field while the launch is in flight.
+    """
+    found: list[Any] = []
+    for value in values:
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            found.append(item)
+            if isinstance(item, StructInstance):
+                found += _flat(vars(item).values())
+    return tuple(found)
 
 
 def _owned(function: Callable[..., Any], first_only: bool = False) -> Callable[..., Any]:

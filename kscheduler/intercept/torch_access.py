@@ -115,6 +115,7 @@ class _OpInfo(NamedTuple):
     liar_arguments: tuple[str, ...]
 
 
+_NUMBERS = frozenset((int, float, bool, complex, type(None)))
 _infos: dict[Any, _OpInfo] = {}
 _plain_types: dict[type, bool] = {Tensor: True, torch.nn.Parameter: True}
 
@@ -156,11 +157,15 @@ def op_accesses(
         else:
             continue
         if is_list:
-            for tensor in value:
+            for tensor in value or ():
                 if not _add(accesses, tensor, mode, whole_span):
                     return None
+            continue
+        kind = type(value)
+        if kind in _NUMBERS:
+            continue
         # The usual case is written out: this runs for every op while a task is in flight.
-        elif type(value) in _plain_types and value.layout is _strided and value.is_contiguous():
+        if kind in _plain_types and value.layout is _strided and value.is_contiguous():
             if value.is_quantized:
                 return None
             start = _data_ptr(value)

@@ -83,8 +83,8 @@ class _Mode(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> object:
         interceptor = self._interceptor
-        if interceptor._is_special or _get_ident() != interceptor._thread:
-            return interceptor._special_op(func, args, kwargs or {})
+        if interceptor._is_special or _get_ident() != interceptor._thread or _overrides(types):
+            return interceptor._special_op(func, types, args, kwargs or {})
         # The stack has to be empty while the op runs: saving a tensor for backward dispatches to
         # whatever mode lies there, cleared keys or not.
         if _stack_size():
@@ -203,9 +203,12 @@ class TorchInterceptor:
         for _ in range(self._suspended_modes):
             _push(self._mode)
 
-    def _special_op(self, func: Any, args: tuple, kwargs: dict) -> object:
-        """One op that modes of others see too, or of a thread that torch gave our mode."""
+    def _special_op(self, func: Any, types: Any, args: tuple, kwargs: dict) -> object:
+        """One op that others see too, or of another thread that torch gave our mode."""
         if self._is_busy or _get_ident() != self._thread or not self._wants_ops():
+            return func(*args, **kwargs)
+        if _overrides(types):
+            self._sink.fence("tensor_subclass")  # it may do anything, and none of it is seen
             return func(*args, **kwargs)
         self._is_busy = True
         try:
@@ -256,6 +259,13 @@ class TorchInterceptor:
             _push(mode)
         self._thread = 0
         self._is_suspended = True
+
+
+def _overrides(types: Any) -> bool:
+    """Whether a tensor subclass among the arguments runs the op itself."""
+    return bool(types) and any(
+        kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types
+    )
 
 
 @contextmanager

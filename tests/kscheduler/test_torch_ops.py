@@ -351,6 +351,30 @@ def test_vmap_inside(sink):
     assert sink.seen[-1] == "aten::zeros"
 
 
+def test_ops_of_tensor_subclasses_are_fences(sink):
+    class Doubled(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner):
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+        def __init__(self, inner):
+            self.inner = inner
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            inner = [arg.inner * 2 if isinstance(arg, cls) else arg for arg in args]
+            return func(*inner, **(kwargs or {}))
+
+    x = torch.ones(3)
+    with TorchInterceptor(sink) as interceptor:
+        interceptor.arm()
+        assert Doubled(x).view(3).tolist() == [2, 2, 2]
+        assert (Doubled(x) + 1).tolist() == [3, 3, 3]
+        torch.zeros(1)
+    assert set(sink.fences) == {"tensor_subclass"}
+    assert sink.seen[-1] == "aten::zeros"
+
+
 # --- ops that run Python -------------------------------------------------------------------------
 
 

@@ -1,4 +1,6 @@
-"""The hazard tracker: nanoseconds per task, native and plain Python."""
+"""The hazard tracker: nanoseconds per task (timed in C++), and the plain Python twin."""
+
+import statistics
 
 import pytest
 
@@ -8,12 +10,18 @@ from kscheduler.access import READ, WRITE, Access
 TASKS = 20_000
 
 
-@pytest.mark.parametrize("window", [8, 32, 128])
-@pytest.mark.parametrize("ranges", [4, 10])
+@pytest.mark.parametrize("window", [16, 32, 128])
+@pytest.mark.parametrize("ranges", [6, 10])
 def test_native_tracker(benchmark, window, ranges):
-    nanoseconds = benchmark(_core.HazardTracker.benchmark, TASKS, window, ranges)
-    benchmark.extra_info["ns_per_task"] = nanoseconds
-    assert nanoseconds > 0.0
+    per_task = []
+
+    def run() -> None:
+        per_task.append(_core.HazardTracker.benchmark(TASKS, window, ranges))
+
+    benchmark.pedantic(run, rounds=21, warmup_rounds=1)
+    benchmark.extra_info["ns_per_task_p50"] = statistics.median(per_task)
+    benchmark.extra_info["ns_per_task_min"] = min(per_task)
+    assert min(per_task) > 0.0
 
 
 def test_python_twin(benchmark):

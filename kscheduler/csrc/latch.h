@@ -16,6 +16,7 @@ class Latch {
 
   static void hold(uint64_t label, bool until_wait);
   static void release();
+  static void nap();
   // Tasks that stand still now.
   static int held() { return held_.load(std::memory_order_acquire); }
 

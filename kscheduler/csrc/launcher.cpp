@@ -52,6 +52,9 @@ struct Names {
   PyObject* verify = PyUnicode_InternFromString("verify_autograd_array_access");
   PyObject* access_mode = PyUnicode_InternFromString("launch_array_access_mode");
   PyObject* uses_warp_abi = PyUnicode_InternFromString("uses_warp_entry_point_abi");
+  PyObject* deleter = PyUnicode_InternFromString("deleter");
+  PyObject* source = PyUnicode_InternFromString("_ref");
+  PyObject* private_mark = PyUnicode_InternFromString("_kscheduler_is_private");
   PyObject* one = PyLong_FromLong(1);
 };
 
@@ -210,6 +213,23 @@ bool Launcher::is_current(const Prepared& prepared) const {
   return is_same;
 }
 
+// Whether an array's memory is Warp's or PyTorch's own; `intercept.host_memory` decides and marks.
+bool Launcher::is_private(PyObject* array) const {
+  const Names& n = names();
+  for (int depth = 0; depth < 16; ++depth) {
+    PyObject* const* attributes = _PyObject_GetDictPtr(array);
+    if (attributes == nullptr || *attributes == nullptr) return false;
+    PyObject* deleter = PyDict_GetItemWithError(*attributes, n.deleter);
+    if (deleter != nullptr && deleter != Py_None) return true;
+    if (PyDict_GetItemWithError(*attributes, n.private_mark) == Py_True) return true;
+    PyObject* source = PyDict_GetItemWithError(*attributes, n.source);
+    if (source == nullptr || reinterpret_cast<PyObject*>(Py_TYPE(source)) != array_type_.ptr())
+      return false;
+    array = source;
+  }
+  return false;
+}
+
 bool Launcher::pack(const Prepared& prepared, PyObject* const* values, char* out,
                     std::vector<Access>& accesses, std::vector<void*>& keep) const {
   const Names& n = names();
@@ -224,7 +244,7 @@ bool Launcher::pack(const Prepared& prepared, PyObject* const* values, char* out
           break;
         }
         if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != array_type_.ptr()) return false;
-        if (!attribute_is(value, n.dtype, arg.type.ptr())) return false;
+        if (!attribute_is(value, n.dtype, arg.type.ptr()) || !is_private(value)) return false;
         PyObject* ctype = PyObject_GetAttr(value, n.ctype);
         if (ctype == Py_None || ctype == nullptr) {
           PyErr_Clear();
@@ -347,7 +367,8 @@ PyObject* Launcher::launch(PyStreams& streams, PyObject* const* args, size_t cou
   const size_t args_at = 32;
   slot.call.reserve_blob(args_at + prepared.args_bytes);
   std::memcpy(slot.call.blob_data(), bounds, bounds_bytes);
-  if (!pack(prepared, values_.data(), slot.call.blob_data() + args_at, slot.accesses, slot.keep)) {
+  if (!pack(prepared, values_.data(), slot.call.blob_data() + args_at, slot.accesses, slot.keep) ||
+      streams.is_visible(slot.accesses)) {
     std::vector<void*> dropped;
     dropped.swap(slot.keep);
     for (void* object : dropped) Py_DECREF(static_cast<PyObject*>(object));

@@ -57,6 +57,7 @@ class Launcher {
  private:
   bool is_ordinary(PyObject* device) const;
   bool is_current(const Prepared& prepared) const;
+  bool is_private(PyObject* array) const;
   bool pack(const Prepared& prepared, PyObject* const* values, char* out,
             std::vector<Access>& accesses, std::vector<void*>& keep) const;
 

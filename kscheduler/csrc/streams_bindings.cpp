@@ -120,6 +120,11 @@ void bind_streams(py::module_& m) {
              out["helped_ns"] = c.helped_ns;
              return out;
            })
+      .def("add_visible", &PyStreams::add_visible)
+      .def("is_visible",
+           [](const PyStreams& self, const py::object& accesses) {
+             return self.is_visible(ks::accesses_from_python(accesses));
+           })
       .def("set_arm", &PyStreams::set_arm)
       .def("set_disarmed", &PyStreams::set_disarmed)
       .def("close", &PyStreams::close);

@@ -58,6 +58,19 @@ class PyStreams {
     if (!is_armed_) wait([&] { streams.wait_for_task(id); });
   }
 
+  // Memory that the host can look at without a call: its tasks run at once.
+  void add_visible(uint64_t start, uint64_t end) {
+    for (const Access& known : visible_)
+      if (known.start <= start && end <= known.end) return;
+    if (start < end) visible_.push_back({start, end, kReadWrite, 0, 0});
+  }
+  bool is_visible(const std::vector<Access>& accesses) const {
+    for (const Access& known : visible_)
+      for (const Access& access : accesses)
+        if (access.start < known.end && known.start < access.end) return true;
+    return false;
+  }
+
   template <class Wait>
   void wait(Wait wait) {
     {
@@ -71,6 +84,7 @@ class PyStreams {
 
  private:
   std::vector<void*> finished_;
+  std::vector<Access> visible_;
   pybind11::object arm_ = pybind11::none();
   bool is_armed_ = false;
 };

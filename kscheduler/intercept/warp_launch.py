@@ -128,6 +128,8 @@ def launch_accesses(
     kernel: Any, access: KernelAccess, params: Sequence[Any], adjoint: bool
 ) -> tuple[Access, ...] | None:
     """What a launch touches; None if it reaches memory that cannot be listed."""
+    if access.hidden:
+        return None
     found: list[Access] = []
     count = len(kernel.adj.args)
     for index, value in enumerate(params[1:]):
@@ -146,7 +148,7 @@ def _argument_accesses(
     kind: Any, value: Any, mode: int, is_opaque: bool, adjoint: bool
 ) -> list[Access] | None:
     if isinstance(kind, codegen.Struct):
-        return array_fields(kind, value)
+        return None if is_opaque else array_fields(kind, value)
     if warp_types.is_array(kind):
         item_bytes = warp_types.type_size_in_bytes(kind.dtype)
         if isinstance(kind.dtype, codegen.Struct) and is_opaque:
@@ -189,7 +191,7 @@ def prepared_entry(
         return None
     access = kernel_access(kernel, module_exec)
     cached = kernel._invoke_cache.get((tuple(type(p) for p in params[1:]), False))
-    if cached is None or any(access.opaque):
+    if cached is None or access.hidden or any(access.opaque):
         return None
     layout, fields = cached
     args = []

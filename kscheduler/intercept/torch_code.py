@@ -20,6 +20,16 @@ from kscheduler.intercept.torch_slots import VIEW, Call, Ref, Slot
 __all__ = ["generate"]
 
 _Function = Callable[[list[Any]], Any]
+_aten = torch.ops.aten
+_EMPTY = frozenset(
+    (
+        _aten.empty.memory_format,
+        _aten.empty_like.default,
+        _aten.empty_strided.default,
+        _aten.new_empty.default,
+        _aten.new_empty_strided.default,
+    )
+)
 
 
 def generate(
@@ -51,12 +61,7 @@ def generate(
             f"w{number}", f"{code.targets(call.result)} = {code.call(call)}", f"return v[{number}]"
         )
     for index, call in enumerate(calls):
-        target, made = code.targets(call.result), code.call(call)
-        statements = [f"{target} = {made}" if target else made]
-        for slot in _refs(call.result):
-            if slot in pinned:
-                recorded = code.constant(slots[slot].tensor)
-                statements += [f"{recorded}.copy_(v[{slot}])", f"v[{slot}] = {recorded}"]
+        statements = _statements(code, call, slots, pinned)
         if not is_plain:
             statements = _within(f"{code.constant(_below_autograd_and_autocast)}()", statements)
         if index in inference:
@@ -68,6 +73,18 @@ def generate(
         [names[f"n{index}"] for index in range(len(calls))],
         {number: names[f"w{number}"] for number in views},
     )
+
+
+def _statements(
+    code: _Code, call: Call, slots: Sequence[Slot], pinned: Collection[int]
+) -> list[str]:
+    kept = [ref for ref in _refs(call.result) if ref in pinned]
+    keep = [f"v[{ref}] = {code.constant(slots[ref].tensor)}" for ref in kept]
+    if kept and call.func in _EMPTY:
+        return keep  # whatever the recorded memory holds will do
+    target, made = code.targets(call.result), code.call(call)
+    copy = [f"{code.constant(slots[ref].tensor)}.copy_(v[{ref}])" for ref in kept]
+    return [f"{target} = {made}" if target else made, *copy, *keep]
 
 
 def _within(context: str, statements: list[str]) -> list[str]:

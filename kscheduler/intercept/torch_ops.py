@@ -83,7 +83,11 @@ class _Mode(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> object:
         interceptor = self._interceptor
-        if interceptor._is_special or _get_ident() != interceptor._thread or _overrides(types):
+        if (
+            interceptor._is_special
+            or _get_ident() != interceptor._thread
+            or (types and _overrides(types))
+        ):
             return interceptor._special_op(func, types, args, kwargs or {})
         # The stack has to be empty while the op runs: saving a tensor for backward dispatches to
         # whatever mode lies there, cleared keys or not.
@@ -263,9 +267,7 @@ class TorchInterceptor:
 
 def _overrides(types: Any) -> bool:
     """Whether a tensor subclass among the arguments runs the op itself."""
-    return bool(types) and any(
-        kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types
-    )
+    return any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kscheduler.access import READ, WRITE, overlaps
 from kscheduler.errors import NotReplayable, StaleArgument
 from kscheduler.intercept.torch_access import tensor_access
+from kscheduler.intercept.torch_bindings import quickest
 from kscheduler.intercept.torch_ops import TorchInterceptor
 from kscheduler.intercept.torch_replay import TorchTape
 
@@ -480,6 +481,52 @@ def test_pin_takes_addresses_storages_and_ranges(what):
     recorded(torch.zeros(3))
     recorded(torch.ones(3))
     assert recorded.result.tolist() == [2, 2, 2]
+
+
+def test_pinned_empty_memory_keeps_its_address():
+    buffers = []
+
+    def function(x):
+        buffers.append(torch.empty_like(x))
+        buffers[-1].copy_(x)
+        return buffers[-1] + 1
+
+    recorded = Recorded(function, pin=lambda result: [buffers[0].data_ptr()])
+    for call in range(3):
+        assert torch.equal(recorded(torch.full((3,), call)), torch.full((3,), call + 1))
+        assert buffers[0].tolist() == [call] * 3
+    assert len(buffers) == 1
+
+
+@pytest.mark.parametrize(
+    ("func", "args", "kwargs", "name"),
+    [
+        (torch.ops.aten.add.Tensor, (torch.ones(2), 1), {"alpha": 2}, "add"),
+        (torch.ops.aten.add_.Tensor, (torch.ones(2), torch.ones(2)), {}, "add_"),
+        (torch.ops.aten.cat.default, ([torch.ones(2), torch.ones(1)],), {}, "cat"),
+        (torch.ops.aten.select.int, (torch.ones(2, 2), 0, 1), {}, "select"),
+    ],
+)
+def test_bindings_are_taken_where_they_come_to_the_same_op(func, args, kwargs, name):
+    binding = quickest(func, args, kwargs)
+    assert binding is not func._op
+    assert binding.__name__ == name
+    before = [tensor.clone() for tensor in flat(args[:1])]
+    for tensor, untouched in zip(flat(args[:1]), before, strict=True):
+        assert torch.equal(tensor, untouched)
+
+
+@pytest.mark.parametrize(
+    ("func", "args"),
+    [
+        # The binding would take another overload, or another op, or there is none.
+        (torch.ops.aten.mul.Scalar, (torch.ones(2), 2)),
+        (torch.ops.aten.slice.Tensor, (torch.ones(4), 0, 1, 2)),
+        (torch.ops.aten.matmul.default, (torch.ones(2, 2), torch.ones(2, 2))),
+    ],
+)
+def test_bindings_that_come_to_another_op_are_not_taken(func, args):
+    assert quickest(func, args, {}) is func._op
 
 
 # --- what cannot be replayed ---------------------------------------------------------------------

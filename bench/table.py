@@ -132,6 +132,8 @@ def _note(row: Row) -> str:
     notes = []
     if row.error:
         notes.append(row.error)
+    elif row.ms_p50 is None:
+        notes.append("not measured")
     if row.ran not in (None, row.strategy):
         notes.append(f"ran {row.ran}")
     if row.differs:

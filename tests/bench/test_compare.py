@@ -179,6 +179,22 @@ def test_json_has_the_documented_form(tmp_path):
     assert warp["error"] is None
 
 
+@pytest.mark.parametrize("case", ["physics/half_cheetah", "env/half_cheetah"])
+def test_every_exact_strategy_leaves_the_same_bits(tmp_path, case):
+    exact = tuple(name for name, strategy in STRATEGIES.items() if strategy.exact)
+    trace, plot = tmp_path / "trace.json", tmp_path / "timeline.png"
+    options = {"case": (case,), "strategies": exact, "streams": (1, 2), "steps": 12}
+    status, result = measured(tmp_path, **options, trace=trace, plot=plot)
+    assert status == 0
+    assert [row["error"] for row in result["rows"]] == [None] * len(result["rows"])
+    assert all(row["bitwise_equal"] for row in result["rows"])
+    graph = next(row for row in result["rows"] if row["strategy"] == "graph")
+    assert graph["tasks"] > graph["levels"] > 0
+    assert plot.stat().st_size > 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {event["name"] for event in events if event["ph"] == "X"}
+
+
 def test_strategy_that_raises_is_a_row_in_words_and_the_others_go_on(tmp_path, add_strategy):
     def prepare(program, arm):
         raise ValueError("no such trick\nsecond line")

@@ -5,7 +5,9 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
+import kscheduler as ks
 from bench import measure
 from bench.measure import (
     Batch,
@@ -92,6 +94,21 @@ def test_planted_operation_is_timed_in_full():
     batch = run_batch(Recorder(), lambda: time.sleep(0.05), 3)
     assert min(batch.seconds) >= 0.05
     assert sum(batch.seconds) <= batch.wall_seconds
+
+
+@pytest.mark.parametrize("strategy", ["serial", "stream", "graph", "auto"])
+def test_operation_planted_in_a_window_is_timed_in_full(strategy):
+    values = torch.zeros(4)
+
+    @ks.kernel(writes=("into",))
+    def slow(into):
+        time.sleep(0.05)
+        into.add_(1.0)
+
+    step = ks.window(streams=2, strategy=strategy)(lambda: slow(values))
+    batch = run_batch(Recorder(), step, 6)
+    assert min(batch.seconds) >= 0.05
+    assert values.tolist() == [len(batch.seconds)] * 4
 
 
 def test_noisy_batches_are_thrown_away_while_retries_last():

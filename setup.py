@@ -1,4 +1,4 @@
-"""Builds the native core: C++17 through pybind11, without torch headers and without a CUDA toolkit."""
+"""Builds the native core: C++17 through pybind11, without torch headers or a CUDA toolkit."""
 
 import os
 import platform
@@ -40,7 +40,14 @@ setup(
             depends=sorted(str(path) for path in CORE.glob("*.h")),
             include_dirs=[str(CORE)],
             cxx_std=17,
-            extra_compile_args=["-O3", "-g1", "-Wall", "-Wextra", "-pthread", "-fvisibility=hidden"],
+            extra_compile_args=[
+                "-O3",
+                "-g1",
+                "-Wall",
+                "-Wextra",
+                "-pthread",
+                "-fvisibility=hidden",
+            ],
             extra_link_args=["-pthread"],
         )
     ],

@@ -42,8 +42,8 @@ def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
     devices = {str(leaf.device) for leaf in leaves}
     if len(devices) > 1:
         raise MixedDevices(
-            f"the arguments lie on {', '.join(sorted(devices))}; one recorded function works on one "
-            "device: move them to one before the call"
+            f"the arguments lie on {', '.join(sorted(devices))}; one recorded function works on "
+            "one device: move them to one before the call"
         )
     return Arguments((*key, _aliasing(leaves)), leaves, objects)
 
@@ -136,8 +136,8 @@ def take_apart(
     if dataclasses.is_dataclass(result) and not isinstance(result, type):
         made = {f.name: take_apart(getattr(result, f.name), leaves, is_known)
                 for f in dataclasses.fields(result)}  # fmt: skip
-        kind = type(result)
-        return lambda values: kind(**{name: make(values) for name, make in made.items()})
+        make_one = type(result)
+        return lambda values: make_one(**{name: make(values) for name, make in made.items()})
     raise NotReplayable(
         f"the function returns a new {type(result).__name__}, which a replay cannot make again; "
         "return tensors, numbers, or lists, tuples, dicts and dataclasses of them"

@@ -96,6 +96,7 @@ class GraphCall:
         self.is_undecided = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Replays, or records where no recording fits."""
         outer = current_sink()
         if isinstance(outer, RecordSink):
             raise NotReplayable(

@@ -1,8 +1,9 @@
 """Guards: the host values that a recorded function has read, checked before each replay.
 
 A replay does not run Python, so a number or an array that the function took from an object's
-attribute, a global or a closure is fixed in the recording. While recording, every Python function of
-the user's that runs is noted; what its names can have read from the objects at hand becomes a guard.
+attribute, a global or a closure is fixed in the recording. While recording, every Python function
+of the user's that runs is noted; what its names can have read from the objects at hand becomes a
+guard.
 
 Guarantee: a guarded attribute that has another value, or another object, makes the replay stale.
 Guarding too much costs a new recording, never a wrong result. Not seen: values kept inside foreign
@@ -29,6 +30,7 @@ from kscheduler.intercept.user_line import is_library
 __all__ = ["GuardCollector", "Guards", "is_scalar", "same_scalar"]
 
 _SCALARS = (int, float, complex, bool, str, bytes, type(None), np.generic, enum.Enum)
+_PLAIN = (*_SCALARS, torch.dtype, torch.device)
 _SKIPPED = (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _DEPTH = 5
 _MAX_ITEMS = 512
@@ -38,7 +40,7 @@ def is_scalar(value: Any) -> bool:
     """Whether a value is compared by value: a number, a string, None, or a tuple of those."""
     if isinstance(value, tuple):
         return len(value) <= _MAX_ITEMS and all(is_scalar(item) for item in value)
-    return isinstance(value, _SCALARS) or isinstance(value, (torch.dtype, torch.device))
+    return isinstance(value, _PLAIN)
 
 
 def same_scalar(a: Any, b: Any) -> bool:

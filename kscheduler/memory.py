@@ -15,7 +15,7 @@ __all__ = ["Snapshot", "changed_ranges", "covers", "merge_spans", "read_bytes"]
 def read_bytes(start: int, end: int) -> np.ndarray:
     """A view of the bytes ``[start, end)`` of this process, uint8."""
     kind = ctypes.c_uint8 * (end - start)
-    return np.frombuffer(kind.from_address(start), dtype=np.uint8)
+    return np.frombuffer(memoryview(kind.from_address(start)), dtype=np.uint8)
 
 
 def merge_spans(accesses: Iterable[Access]) -> list[tuple[int, int]]:

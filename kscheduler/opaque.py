@@ -1,4 +1,4 @@
-"""`kernel`: declares what an opaque callable (ctypes, a raw kernel, numpy on shared memory) touches.
+"""`kernel`: declares what an opaque callable touches (ctypes, a raw kernel, shared numpy memory).
 
 Inside a window a declared callable waits for just the tasks that it conflicts with, runs on the
 calling thread while others go on, and keeps its return value and exceptions. In a recording it is

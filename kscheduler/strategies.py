@@ -181,6 +181,7 @@ class Scheduled:
         self._call = _make(function, size, streams, strategy)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function under the strategy."""
         return self._call(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:

@@ -1,7 +1,8 @@
 """The window: a context manager and decorator that runs the program's tasks side by side.
 
-A window changes timing only. It belongs to the thread that entered it; everything that was submitted
-inside is finished when it is left, on every path; patches, modes and threads are then as before.
+A window changes timing only. It belongs to the thread that entered it; everything that was
+submitted inside is finished when it is left, on every path; patches, modes and threads are then as
+before.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ class window:
     Args:
         size: Most tasks in flight at once, 1 to 4096.
         streams: Most tasks that run at once; None for one per usable core.
-        strategy: ``"serial"`` (program order), ``"stream"`` (a sliding window over the launches; any
-            program), ``"graph"`` (record once, replay natively; decorator only), ``"compile"``
-            (`torch.compile`, not bit-equal; decorator only), ``"cudagraph"`` (needs a GPU),
-            ``"auto"`` (measures the bit-equal ones and keeps the fastest).
+        strategy: ``"serial"`` (program order), ``"stream"`` (a sliding window over the launches;
+            any program), ``"graph"`` (record once, replay natively; decorator only),
+            ``"compile"`` (`torch.compile`, not bit-equal; decorator only), ``"cudagraph"`` (needs
+            a GPU), ``"auto"`` (measures the bit-equal ones and keeps the fastest).
 
     Raises:
         InvalidOption: An option has a value that cannot be used.

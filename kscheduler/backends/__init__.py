@@ -1,0 +1,1 @@
+"""What executes tasks: one file per kind of device."""

@@ -25,7 +25,7 @@ def user_line(frame: FrameType | None = None) -> str:
     """``"file.py:12 in name"`` of the innermost frame that is the user's, or ""."""
     frame = frame or sys._getframe(1)
     while frame is not None and is_library(frame.f_code.co_filename):
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     if frame is None:
         return ""
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"

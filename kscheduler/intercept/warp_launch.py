@@ -104,7 +104,8 @@ def pack(
     access = kernel_access(kernel, module_exec)
     args, adjoints = context._build_cpu_args_structs(kernel, hooks, params, adjoint)
     blob = structure_bytes(params[0]).ljust(_ARGS_OFFSET, b"\0") + structure_bytes(args)
-    words, blob_args = (0, _ARGS_OFFSET), 0b11
+    words: tuple[int, ...] = (0, _ARGS_OFFSET)
+    blob_args = 0b11
     if adjoint:
         offset = (len(blob) + 15) // 16 * 16
         blob = blob.ljust(offset, b"\0") + structure_bytes(adjoints)

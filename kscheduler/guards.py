@@ -297,6 +297,10 @@ class GuardCollector:
             if is_object and key not in self._names:
                 continue
             yield key, before.get(key, _MISSING), space.get(key, _MISSING)
+        if is_object and not isinstance(visit.keep, type):
+            # An attribute of the class may be hidden by one of the object's later.
+            for key in _class_values(visit.keep) & self._names - {*before, *space}:
+                yield key, _MISSING, _MISSING
 
     def _add(
         self,
@@ -353,6 +357,17 @@ def _spaces(value: Any) -> Iterator[tuple[Any, Any]]:
             yield cls, cls.__dict__
     if slots:
         yield value, _Attributes(value, tuple(slots))
+
+
+def _class_values(value: Any) -> set[str]:
+    """Names of plain values among the attributes of an object's classes."""
+    return {
+        name
+        for holder, space in _spaces(value)
+        if isinstance(holder, type)
+        for name, held in space.items()
+        if not callable(held) and not hasattr(held, "__get__")
+    }
 
 
 def _is_array(value: Any) -> bool:

@@ -172,7 +172,7 @@ class _NestedScope(_Scope):
         self._fences = Counter(outer.fences)
 
     def close(self, failed: bool) -> None:
-        self._outer.fences["window_exit"] += 1
+        self._outer.fences["exception" if failed else "window_exit"] += 1
         self._outer.core.wait_since(self._first)
         if not failed:
             self._outer.finish_errors()
@@ -205,7 +205,7 @@ class _StreamScope(_Scope):
             self.sink = StreamSink(streams, size)
             self._stack.callback(self.sink.close)
             self._stack.enter_context(HostReads(self.sink))
-            self._stack.enter_context(CompiledCalls(self.sink, self.sink.torch))
+            self._compiled = self._stack.enter_context(CompiledCalls(self.sink, self.sink.torch))
             self._stack.enter_context(self.sink.activate())
         except BaseException:
             self._stack.close()
@@ -213,7 +213,7 @@ class _StreamScope(_Scope):
 
     def close(self, failed: bool) -> None:
         try:
-            self.sink.fences["window_exit"] += 1
+            self.sink.fences["exception" if failed else "window_exit"] += 1
             self.sink.core.wait_for_all()
         finally:
             self._stack.close()
@@ -222,7 +222,11 @@ class _StreamScope(_Scope):
             self.sink.finish_errors()
 
     def report(self) -> Report:
-        return stream_report(self.sink, self._seconds)
+        report = stream_report(self.sink, self._seconds)
+        for name, calls in self._compiled.calls.items():
+            ran = self._compiled.compiled[name]
+            report.notes.append(f"{name} was called {calls} times; compiled code ran in {ran}")
+        return report
 
 
 def open_scope(size: int, streams: int, strategy: str) -> _Scope:

@@ -16,8 +16,9 @@ import warp
 from warp._src import context
 
 from kscheduler import _core
-from kscheduler.access import READ, READ_WRITE, Access, overlaps
+from kscheduler.access import READ, READ_WRITE, Access
 from kscheduler.intercept.current import entered
+from kscheduler.intercept.host_memory import host_memory
 from kscheduler.intercept.torch_access import op_accesses
 from kscheduler.intercept.torch_ops import TorchInterceptor
 from kscheduler.intercept.warp_launch import pack, prepared_entry
@@ -71,7 +72,6 @@ class StreamSink:
         self.torch_ops = 0
         self.opaque_calls = 0
         self.torch = TorchInterceptor(self)
-        self._visible: list[Access] = []
         self._free_code = 0
         self._launcher = _launcher(self.code_lanes)
 
@@ -91,9 +91,13 @@ class StreamSink:
 
     def native(self, call: NativeCall) -> None:
         """Submits a call; in place where its memory is unknown, unowned or visible to the host."""
+        if self.core.has_failed:
+            self.finish_errors()
+        if self.owners is not None:
+            self._look_for_host_memory(self.owners)
         if call.accesses is None:
             self.fence("unknown_access")
-        elif self._is_visible(call.accesses):
+        elif self.core.is_visible(call.accesses):
             self.fences["host_visible"] += 1
             self._wait_for(call.accesses)
         elif self.owners is None:
@@ -145,7 +149,7 @@ class StreamSink:
         self.fences["host_read"] += 1
         self._wait_for((access._replace(mode=READ_WRITE if exported else READ),))
         if exported:
-            self._visible.append(access._replace(mode=READ_WRITE, pitch=0, width=0))
+            self.core.add_visible(access.start, access.end)
 
     def loop(self, condition: Any, body: Callable[..., Any], kwargs: dict[str, Any]) -> None:
         """Runs `wp.capture_while` as written; each test waits for the tasks that write it."""
@@ -216,9 +220,14 @@ class StreamSink:
 
     def _wait_for(self, accesses: Any) -> None:
         self.core.wait_for(accesses)
+        if self.core.has_failed:
+            self.finish_errors()
 
-    def _is_visible(self, accesses: tuple[Access, ...]) -> bool:
-        return bool(self._visible) and any(overlaps(a, v) for a in accesses for v in self._visible)
+    def _look_for_host_memory(self, owners: tuple[Any, ...]) -> None:
+        for owner in owners:
+            access = host_memory(owner)
+            if access is not None:
+                self.core.add_visible(access.start, access.end)
 
 
 class _Activation:

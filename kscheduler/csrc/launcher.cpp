@@ -217,12 +217,16 @@ bool Launcher::is_current(const Prepared& prepared) const {
 bool Launcher::is_private(PyObject* array) const {
   const Names& n = names();
   for (int depth = 0; depth < 16; ++depth) {
-    PyObject* const* attributes = _PyObject_GetDictPtr(array);
-    if (attributes == nullptr || *attributes == nullptr) return false;
-    PyObject* deleter = PyDict_GetItemWithError(*attributes, n.deleter);
+    PyObject* attributes = PyObject_GenericGetDict(array, nullptr);
+    if (attributes == nullptr) {
+      PyErr_Clear();
+      return false;
+    }
+    Py_DECREF(attributes);  // the array keeps it
+    PyObject* deleter = PyDict_GetItemWithError(attributes, n.deleter);
     if (deleter != nullptr && deleter != Py_None) return true;
-    if (PyDict_GetItemWithError(*attributes, n.private_mark) == Py_True) return true;
-    PyObject* source = PyDict_GetItemWithError(*attributes, n.source);
+    if (PyDict_GetItemWithError(attributes, n.private_mark) == Py_True) return true;
+    PyObject* source = PyDict_GetItemWithError(attributes, n.source);
     if (source == nullptr || reinterpret_cast<PyObject*>(Py_TYPE(source)) != array_type_.ptr())
       return false;
     array = source;
@@ -350,6 +354,7 @@ PyObject* Launcher::launch(PyStreams& streams, PyObject* const* args, size_t cou
   if (found == prepared_.end()) return nullptr;
   const Prepared& prepared = found->second;
   if (size > prepared.max_threads || !is_current(prepared)) return nullptr;
+  if (streams.streams.has_failed()) return nullptr;  // Warp's way ends in raising the error
 
   values_.clear();
   for (int side = 2; side < 4; ++side) {

@@ -91,6 +91,7 @@ Streams::Slot& Streams::open_slot() {
   opened.call.per_lane = nullptr;
   opened.call.check = Call::kNone;
   opened.call.blob_args = 0;
+  opened.is_cleanup = false;
   return opened;
 }
 
@@ -114,6 +115,7 @@ uint64_t Streams::commit(Slot& opened) {
   bool is_ready = false;
   lock_.lock();
   opened.successors.clear();
+  opened.is_cancelled = has_failed() && !opened.is_cleanup;
   opened.done.store(false, std::memory_order_relaxed);
   for (const uint64_t other : dependencies_) {
     Slot& before = slot(other);
@@ -160,12 +162,14 @@ bool Streams::run_one(int lane) {
   const uint32_t mode = read_float_mode();
   if (mode != task.float_mode) write_float_mode(task.float_mode);
   const int64_t start = now_ns();
-  std::string error = task.call.run(lane);
+  std::string error;
+  if (!task.is_cancelled) error = task.call.run(lane);
   const int64_t end = now_ns();
   if (mode != task.float_mode) write_float_mode(mode);
   running_.fetch_sub(1, std::memory_order_relaxed);
-  expected.store(static_cast<int32_t>(std::min<int64_t>(end - start, INT32_MAX)),
-                 std::memory_order_relaxed);
+  if (!task.is_cancelled)
+    expected.store(static_cast<int32_t>(std::min<int64_t>(end - start, INT32_MAX)),
+                   std::memory_order_relaxed);
   kernel_ns_.fetch_add(end - start, std::memory_order_relaxed);
   if (task.record != nullptr) {
     task.record->start_ns = start;
@@ -180,13 +184,15 @@ void Streams::finish(Slot& task, std::string error) {
   int woken = 0;
   int64_t expected = 0;
   lock_.lock();
-  if (!error.empty() && !failed_) {
-    failed_ = true;
+  const bool cancels = !error.empty() || task.is_cancelled;
+  if (!error.empty() && !has_failed()) {
+    failed_.store(true, std::memory_order_relaxed);
     error_ = std::move(error);
     error_label_ = task.label;
   }
   for (const uint64_t id : task.successors) {
     Slot& next = slot(id);
+    if (cancels && !next.is_cleanup) next.is_cancelled = true;
     if (--next.pending == 0) {
       ready_[ready_tail_++ & mask_] = id;
       expected += expected_ns(next.label).load(std::memory_order_relaxed);
@@ -254,10 +260,10 @@ void Streams::reap(std::vector<void*>& out) {
 
 bool Streams::take_error(std::string& message, uint64_t& label) {
   lock_.lock();
-  const bool had_one = failed_;
+  const bool had_one = has_failed();
   message = std::move(error_);
   label = error_label_;
-  failed_ = false;
+  failed_.store(false, std::memory_order_relaxed);
   error_.clear();
   lock_.unlock();
   return had_one;

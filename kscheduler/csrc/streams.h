@@ -50,9 +50,11 @@ class Streams final : public Team {
     std::vector<Access> accesses;
     std::vector<void*> keep;  // objects that must live until the task is done
     uint64_t label = 0;
+    bool is_cleanup = false;  // runs even if what it waits for has failed
 
    private:
     friend class Streams;
+    bool is_cancelled = false;
     uint64_t id = 0;
     std::atomic<bool> done{true};
     uint32_t pending = 0;
@@ -78,6 +80,9 @@ class Streams final : public Team {
 
   // Moves the kept objects of finished tasks to `out`. Owner only.
   void reap(std::vector<void*>& out);
+  // A task that has failed cancels those that depend on it and all that are submitted before the
+  // error is taken; independent ones go on.
+  bool has_failed() const { return failed_.load(std::memory_order_relaxed); }
   // The first error of a task since the last call, and its label; empty if none.
   bool take_error(std::string& message, uint64_t& label);
 
@@ -128,7 +133,7 @@ class Streams final : public Team {
   std::atomic<uint64_t> overlapped_{0};
   std::atomic<int64_t> kernel_ns_{0};
   std::atomic<bool> closing_{false};
-  bool failed_ = false;
+  std::atomic<bool> failed_{false};
   std::string error_;
   uint64_t error_label_ = 0;
 

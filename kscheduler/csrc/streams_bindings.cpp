@@ -39,6 +39,7 @@ bool submit_free(PyStreams& self, uint64_t pointer, uint64_t free_function, uint
   slot.call.args[0] = static_cast<int64_t>(pointer);
   slot.accesses.assign(1, block);
   slot.label = label;
+  slot.is_cleanup = true;
   self.streams.commit(slot);
   return true;
 }
@@ -106,6 +107,8 @@ void bind_streams(py::module_& m) {
                              [](const PyStreams& self) { return self.streams.next_id(); })
       .def_property_readonly("in_flight",
                              [](const PyStreams& self) { return self.streams.in_flight(); })
+      .def_property_readonly("has_failed",
+                             [](const PyStreams& self) { return self.streams.has_failed(); })
       .def("take_error", &take_error)
       .def("records", &records)
       .def("counters",

@@ -1,0 +1,69 @@
+"""Arrays whose memory the host reaches without a call that anybody could see.
+
+NumPy's memory, wrapped without a copy (`torch.from_numpy`, ``wp.array(..., copy=False)``), and memory
+shared with other processes belong to the host from the start. Guarantee: such an array is found
+wherever it is passed; one with memory of its own is looked at once. Not seen: views that were taken
+of ordinary memory before (``t.numpy()`` before the window), and arrays made from a bare pointer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import warp
+
+from kscheduler.access import READ_WRITE, Access, strided_access
+from kscheduler.intercept.torch_access import storage_access
+
+__all__ = ["PRIVATE_MARK", "host_memory"]
+
+PRIVATE_MARK = "_kscheduler_is_private"  # the native launcher looks for it, too
+
+_untyped_storage = torch._C.TensorBase.untyped_storage
+
+
+def host_memory(owner: Any) -> Access | None:
+    """The bytes of an object that the host can reach unseen; None if there are none.
+
+    Args:
+        owner: Anything passed to a launch: a Warp array or descriptor, a tensor, a number.
+    """
+    if isinstance(owner, warp.array):
+        return _array_memory(owner)
+    if isinstance(owner, torch.Tensor):
+        return _tensor_memory(owner)
+    source = getattr(owner, "_ref", None)  # an array descriptor made by warp.from_torch
+    return _tensor_memory(source) if isinstance(source, torch.Tensor) else None
+
+
+def _array_memory(array: Any) -> Access | None:
+    attributes = vars(array)
+    root = attributes
+    while root.get("deleter") is None and isinstance(root.get("_ref"), warp.array):
+        root = vars(root["_ref"])
+    if root.get("deleter") is not None or root.get(PRIVATE_MARK):
+        return None
+    tensor, source = root.get("_tensor"), root.get("_ref")
+    found = None
+    if isinstance(tensor, torch.Tensor):
+        found = _tensor_memory(tensor)
+    elif source is not None and array.ptr and array.device.is_cpu:
+        item_bytes = warp.types.type_size_in_bytes(array.dtype)
+        found = strided_access(array.ptr, array.shape, array.strides, item_bytes, READ_WRITE)
+    if found is None:
+        root[PRIVATE_MARK] = True
+    return found
+
+
+def _tensor_memory(tensor: torch.Tensor) -> Access | None:
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        return None
+    try:
+        storage = _untyped_storage(tensor)
+    except (RuntimeError, NotImplementedError):  # a wrapper without memory of its own
+        return None
+    # PyTorch can grow what it has allocated by itself, and only that.
+    if storage.resizable() and not storage.is_shared():
+        return None
+    return storage_access(tensor, READ_WRITE)

@@ -297,7 +297,7 @@ class GuardCollector:
             if is_object and key not in self._names:
                 continue
             yield key, before.get(key, _MISSING), space.get(key, _MISSING)
-        if is_object and not isinstance(visit.keep, type):
+        if is_object and isinstance(space, dict) and not isinstance(visit.keep, type):
             # An attribute of the class may be hidden by one of the object's later.
             for key in _class_values(visit.keep) & self._names - {*before, *space}:
                 yield key, _MISSING, _MISSING

@@ -15,7 +15,8 @@ from rich.table import Table
 
 from fighter_env import layout
 from fighter_env.config import TASKS, FighterConfig, only
-from fighter_env.env import COUNTERS, FighterEnv
+from fighter_env.counters import COUNTERS
+from fighter_env.env import FighterEnv
 from fighter_env.errors import FighterError
 
 Kind = Literal["warp", "mujoco"]

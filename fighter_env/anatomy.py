@@ -115,21 +115,21 @@ def _side_hinges(name: str, side: int) -> tuple[list[Hinge], list[Hinge]]:
         Hinge(f"{name}_elbow", f"{name}_forearm", flex, 0.0, 2.5, 75, 55, 25, 1.6),
     ]
     leg = [
-        Hinge(f"{name}_hip_inward", f"{name}_thigh", inward, -0.9, 0.9, 80, 80, 450, 0.5),
-        Hinge(f"{name}_hip_abduct", f"{name}_thigh", x, -0.5, 0.9, 140, 140, 450, 0.5),
-        Hinge(f"{name}_hip_flex", f"{name}_thigh", flex, -0.6, 2.1, 140, 200, 450, 0.8),
-        Hinge(f"{name}_knee", f"{name}_shin", (0.0, 1.0, 0.0), 0.0, 2.4, 130, 260, 350, 0.8),
-        Hinge(f"{name}_ankle_flex", f"{name}_foot", flex, -0.9, 0.6, 60, 170, 300, 0.5),
-        Hinge(f"{name}_ankle_roll", f"{name}_foot", x, -0.45, 0.45, 60, 60, 300, 0.3),
+        Hinge(f"{name}_hip_inward", f"{name}_thigh", inward, -0.9, 0.9, 80, 80, 315, 0.5),
+        Hinge(f"{name}_hip_abduct", f"{name}_thigh", x, -0.5, 0.9, 140, 140, 315, 0.5),
+        Hinge(f"{name}_hip_flex", f"{name}_thigh", flex, -0.6, 2.1, 140, 200, 315, 0.8),
+        Hinge(f"{name}_knee", f"{name}_shin", (0.0, 1.0, 0.0), 0.0, 2.4, 130, 260, 245, 0.8),
+        Hinge(f"{name}_ankle_flex", f"{name}_foot", flex, -0.9, 0.6, 60, 170, 210, 0.5),
+        Hinge(f"{name}_ankle_roll", f"{name}_foot", x, -0.45, 0.45, 60, 60, 210, 0.3),
     ]
     return arm, leg
 
 
 def _hinges() -> tuple[Hinge, ...]:
     trunk = [
-        Hinge("spine_yaw", "torso", (0.0, 0.0, 1.0), -0.9, 0.9, 120, 120, 350, 0.6),
-        Hinge("spine_pitch", "torso", (0.0, 1.0, 0.0), -0.5, 1.2, 200, 250, 350, 0.5),
-        Hinge("spine_roll", "torso", (1.0, 0.0, 0.0), -0.6, 0.6, 150, 150, 350, 0.4),
+        Hinge("spine_yaw", "torso", (0.0, 0.0, 1.0), -0.9, 0.9, 120, 120, 245, 0.6),
+        Hinge("spine_pitch", "torso", (0.0, 1.0, 0.0), -0.5, 1.2, 200, 250, 245, 0.5),
+        Hinge("spine_roll", "torso", (1.0, 0.0, 0.0), -0.6, 0.6, 150, 150, 245, 0.4),
         Hinge("neck_yaw", "head", (0.0, 0.0, 1.0), -1.2, 1.2, 20, 20, 30, 1.0),
         Hinge("neck_pitch", "head", (0.0, 1.0, 0.0), -0.7, 0.8, 30, 45, 30, 0.6),
     ]

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fighter_env import body, layout
 from fighter_env.config import FighterConfig
+from fighter_env.counters import Counters
 from fighter_env.devices import shared_stream
 from fighter_env.draws import Draws, Purpose, between
 from fighter_env.errors import ActionError, CapacityError, ConfigError
@@ -34,22 +35,7 @@ from fighter_env.scoring import Scoring
 from fighter_env.sight import Sight
 from fighter_env.tasks import OPPONENT, StepEvents, Tasks
 
-__all__ = ["COUNTERS", "TOTALS", "FighterEnv"]
-
-COUNTERS = (
-    "return",
-    "length",
-    "punches_taken",
-    "punches_blocked",
-    "punch_strength",
-    "bag_hits",
-    "targets_reached",
-    "cues",
-    "cues_met",
-    "falls",
-    "opponents_passed",
-)
-TOTALS = (*COUNTERS[2:], "episodes", "broken_worlds", "overflow_steps", "solver_limit_steps")
+__all__ = ["FighterEnv"]
 
 
 class FighterEnv(VectorEnv):
@@ -119,6 +105,7 @@ class FighterEnv(VectorEnv):
         self.scoring = Scoring(num, device, config.scoring, *timing)
         self.tasks = Tasks(num, device, config, self.draws)
         self.posture = PostureController(device, config.posture)
+        self.counters = Counters(num, device, config)
 
     def _make_spaces(self) -> None:
         low, high = layout.ACTION_RANGE[self.config.action]
@@ -149,8 +136,7 @@ class FighterEnv(VectorEnv):
         self.action_ring = floats(config.random.action_delay + 1, size)
         self.action_delay = torch.zeros(num, dtype=torch.int64, device=device)
         self.scales = floats(3) + 1.0
-        self.counts = floats(len(COUNTERS))
-        self.totals = torch.zeros(len(TOTALS), dtype=torch.int64, device=device)
+        self.overflow = torch.zeros(num, dtype=torch.int32, device=device)
         self._home = torch.tensor(body.guard_pose(), dtype=torch.float32, device=device)
         self.guard = self._home[layout.HINGE_QPOS].clone()
         hinges = body.anatomy.HINGES
@@ -159,10 +145,8 @@ class FighterEnv(VectorEnv):
         self._longest = round(config.episode.seconds / config.control_step)
         self._scene: Scene | None = None
 
-    STATE = (
-        *("episode", "elapsed", "last_action", "action_ring", "action_delay"),
-        *("scales", "counts", "totals"),
-    )
+    STATE = (*("episode", "elapsed", "last_action", "action_ring", "action_delay"), "scales")
+    PARTS = ("opponent", "sight", "tasks", "counters")
 
     # The contract of `VectorEnv`.
 
@@ -182,7 +166,7 @@ class FighterEnv(VectorEnv):
         if seed is not None:
             self.draws.reseed(seed)
             self.episode.zero_()
-            self.totals.zero_()
+            self.counters.totals.zero_()
         if mask is None:
             mask = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         mask = torch.as_tensor(mask, device=self.device)
@@ -271,9 +255,7 @@ class FighterEnv(VectorEnv):
             "fingerprint": dict(self.fingerprint),
             "env": own | {"seed": self.draws.seed.clone()},
             "physics": self.physics.state_dict(),
-            "opponent": self._part_state(self.opponent),
-            "sight": self._part_state(self.sight),
-            "tasks": self._part_state(self.tasks),
+            **{name: self._part_state(getattr(self, name)) for name in self.PARTS},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -290,11 +272,8 @@ class FighterEnv(VectorEnv):
         for name in self.STATE:
             getattr(self, name).copy_(state["env"][name])
         self.draws.seed.copy_(state["env"]["seed"])
-        for part, name in (
-            (self.opponent, "opponent"),
-            (self.sight, "sight"),
-            (self.tasks, "tasks"),
-        ):
+        for name in self.PARTS:
+            part = getattr(self, name)
             for key in part.STATE:
                 getattr(part, key).copy_(state[name][key])
         if self.config.random.scales_model:
@@ -407,49 +386,17 @@ class FighterEnv(VectorEnv):
         truncated: Tensor,
         broken: Tensor,
     ) -> None:
-        """Adds this step to the counters of the running episodes and to the totals."""
-        scoring, tasks, config = self.scoring, self.tasks, self.config
-        through = scoring.scored & (scoring.share >= config.scoring.through_share)
-        strength = torch.where(through, scoring.speed * config.scoring.opponent_mass, 0.0)
-        counts = self.counts
-        step = torch.stack(
-            (
-                weighted.sum(1),
-                torch.ones_like(strength),
-                through.to(torch.float32),
-                (scoring.scored & ~through).to(torch.float32),
-                strength,
-                events.bag_hits,
-                events.reached.to(torch.float32),
-                events.pressed.to(torch.float32),
-                events.cue_met.to(torch.float32),
-                (terminated & ~broken).to(torch.float32),
-                torch.zeros_like(strength),
-            ),
-            1,
-        )
-        counts.add_(torch.where(broken[:, None], 0.0, step))
-        taken = counts[:, COUNTERS.index("punches_taken")]
-        passed = truncated & (tasks.kind == OPPONENT) & (taken <= config.tasks.punches_through)
-        counts[:, COUNTERS.index("opponents_passed")].copy_(passed.to(torch.float32))
-        extra = torch.stack(
-            (
-                (terminated | truncated).sum(),
-                broken.sum(),
-                (self.physics.overflow != 0).sum(),
-                self.physics.solver_limit.sum(),
-            )
-        )
-        summed = torch.where(broken[:, None], 0.0, step)[:, 2:].sum(0)
-        summed[-1] = passed.to(torch.float32).sum()
-        self.totals.add_(torch.cat((torch.round(summed).to(torch.int64), extra.to(torch.int64))))
-        self.overflow_now = self.physics.overflow.clone()
-        self.physics.overflow.zero_()
-        self.physics.solver_limit.zero_()
+        """Counts this step, then clears what the physics had to report."""
+        ends = (terminated, truncated, broken)
+        self.counters.add(self.tasks, self.scoring, events, weighted.sum(1), *ends)
+        physics = self.physics
+        self.counters.add_limits(physics.overflow, physics.solver_limit)
+        self.overflow.copy_(physics.overflow)
+        physics.overflow.zero_()
+        physics.solver_limit.zero_()
 
     def _infos(self, final: dict[str, Tensor], done: Tensor, weighted: Tensor) -> dict[str, Any]:
-        episode = dict(zip(COUNTERS, self.counts.clone().unbind(1), strict=True))
-        episode["task"] = self.tasks.kind.clone()
+        episode = self.counters.episode() | {"task": self.tasks.kind.clone()}
         log = {f"reward/{n}": v for n, v in zip(TERMS, weighted.mean(0).unbind(0), strict=True)}
         return {
             "final_obs": final,
@@ -457,7 +404,7 @@ class FighterEnv(VectorEnv):
             "episode": episode,
             "_episode": done,
             "log": log,
-            "overflow": self.overflow_now,
+            "overflow": self.overflow.clone(),
         }
 
     def _restart(self, mask: Tensor) -> None:
@@ -480,7 +427,7 @@ class FighterEnv(VectorEnv):
         self.physics.restart(mask, qpos, qvel, pos, quat)
         self.sight.clear(mask)
         self.episode.add_(mask.to(torch.int32))
-        for state in (self.elapsed, self.last_action, self.action_ring, self.counts):
+        for state in (self.elapsed, self.last_action, self.action_ring, self.counters.counts):
             state.masked_fill_(mask.view(-1, *(1,) * (state.dim() - 1)), 0)
 
     def _scale(self, mask: Tensor, key: Tensor) -> None:
@@ -522,9 +469,9 @@ class FighterEnv(VectorEnv):
     def _raise_on_overflow(self) -> None:
         if self._is_recording():
             raise CapacityError("strict mode reads the host; turn it off to record a step")
-        worlds = torch.nonzero(self.overflow_now).flatten().tolist()
+        worlds = torch.nonzero(self.overflow).flatten().tolist()
         if worlds:
-            bits = int(self.overflow_now[worlds[0]])
+            bits = int(self.overflow[worlds[0]])
             raise CapacityError(
                 f"worlds {worlds} ran out of room (bits {bits}): raise physics.nconmax "
                 f"({self.config.physics.nconmax}) or physics.njmax ({self.config.physics.njmax})"

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 import fighter_env
 from fighter_env import FighterConfig, FighterEnv, layout
 from fighter_env.config import EpisodeConfig
-from fighter_env.env import COUNTERS
+from fighter_env.counters import COUNTERS, TOTALS
 from fighter_env.errors import ActionError, ConfigError, FingerprintError
 from fighter_env.measure import count_step
 from fighter_env.rewards import TERMS
@@ -95,7 +95,7 @@ def test_counters_restart_with_the_episode_and_totals_go_on(env):
     for _ in range(10):
         *_, infos = env.step(STILL)
     assert infos["episode"]["length"].tolist() == [5.0] * 4
-    assert env.totals[fighter_env.env.TOTALS.index("episodes")] == 8
+    assert env.counters.totals[TOTALS.index("episodes")] == 8
 
 
 def test_each_reward_term_is_logged_and_they_sum_to_the_reward(env):

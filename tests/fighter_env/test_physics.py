@@ -9,7 +9,7 @@ import torch
 
 from fighter_env import FighterConfig, FighterEnv, layout
 from fighter_env.config import RandomConfig
-from fighter_env.env import COUNTERS, TOTALS
+from fighter_env.counters import COUNTERS, TOTALS
 from fighter_env.errors import CapacityError, ConfigError
 from fighter_env.physics import PhysicsConfig
 
@@ -73,7 +73,7 @@ def test_broken_world_ends_without_reward_and_comes_back(
     assert not truncated.any()
     assert reward[1] == 0.0
     assert all(torch.isfinite(values).all() for values in infos["final_obs"].values())
-    assert env.totals[TOTALS.index("broken_worlds")] == 1
+    assert env.counters.totals[TOTALS.index("broken_worlds")] == 1
     found, _, terminated, *_ = env.step(still)
     assert torch.isfinite(found["critic"]).all()
     assert torch.isfinite(env.physics.qpos).all()
@@ -102,9 +102,9 @@ def test_overflow_is_counted_each_step_and_then_cleared():
     env.reset(seed=0)
     *_, infos = env.step(torch.zeros(2, 25))
     assert (infos["overflow"] != 0).any()
-    assert env.totals[TOTALS.index("overflow_steps")] > 0
+    assert env.counters.totals[TOTALS.index("overflow_steps")] > 0
     assert not env.physics.overflow.any()
-    assert env.totals[TOTALS.index("solver_limit_steps")] >= 0
+    assert env.counters.totals[TOTALS.index("solver_limit_steps")] >= 0
     env.config = replace(config, strict=True)
     with pytest.raises(CapacityError, match="nconmax"):
         env.step(torch.zeros(2, 25))

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fighter_env import anatomy, layout
+from fighter_env import FighterEnv, anatomy, layout
 from fighter_env.config import OpponentConfig, ScoringConfig
-from fighter_env.env import COUNTERS, FighterEnv
+from fighter_env.counters import COUNTERS
 from fighter_env.scoring import BLOCKERS, PATHS, Scoring, path_pattern
 from fighter_env.tasks import GUARDS
 
@@ -111,9 +111,9 @@ def fight(single, clip, guard, steps=60):
             action[0, layout.HINGE[f"{side}_elbow"]] = -1.0
     for _ in range(steps):
         env.step(action)
-        if env.counts[0, 2:4].sum() > 0:
+        if env.counters.counts[0, 2:4].sum() > 0:
             break
-    found = dict(zip(COUNTERS, env.counts[0].tolist(), strict=True))
+    found = dict(zip(COUNTERS, env.counters.counts[0].tolist(), strict=True))
     retracting = float(env.opponent.rate[0])
     env.close()
     return found, retracting

@@ -80,7 +80,7 @@ def test_guard_baseline_meets_cues(single):
     observations, _ = env.reset(seed=0)
     for _ in range(150):
         observations, *_ = env.step(act(observations))
-    cues, met = env.counts[:, 7].sum(), env.counts[:, 8].sum()
+    cues, met = env.counters.counts[:, 7].sum(), env.counters.counts[:, 8].sum()
     assert float(cues) >= 8
     assert float(met) / float(cues) > 0.5
     env.close()

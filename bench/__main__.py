@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import warp as wp
 
 from bench.arms import STRATEGIES
 from bench.cases import CASES
+from bench.check import CheckOptions, check
 from bench.compare import CompareOptions, compare
 from bench.errors import Error
 
@@ -37,6 +37,7 @@ def list_names(options: ListOptions) -> int:
 # Name on the command line: its options and what runs them; the options' docstring is the help.
 COMMANDS: dict[str, tuple[type, Callable[[Any], int]]] = {
     "compare": (CompareOptions, compare),
+    "check": (CheckOptions, check),
     "list": (ListOptions, list_names),
 }
 
@@ -62,15 +63,11 @@ def main(arguments: list[str] | None = None) -> int:
     )
     run = next(run for kind, run in COMMANDS.values() if isinstance(chosen, kind))
     wp.config.log_level = wp.LOG_WARNING
-    # A terminated run shows what it has measured, as an interrupted one does.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return run(chosen)
     except Error as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def double_2d(x: wp.array2d[float], y: wp.array2d[float]):
     y[i, j] = x[i, j] * 2.0
 
 
-@wp.kernel
+@wp.kernel(module="unique", enable_backward=False)
 def generic_scale(x: wp.array[Any], factor: Any, y: wp.array[Any]):
     i = wp.tid()
     y[i] = x[i] * factor

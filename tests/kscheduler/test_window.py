@@ -3,12 +3,12 @@
 import os
 import threading
 
+import kernels_runtime as kernels
 import pytest
 import torch
 import warp as wp
 from warp._src import context
 
-import kernels_runtime as kernels
 import kscheduler as ks
 from kscheduler import errors
 from kscheduler.intercept.current import current_sink
@@ -206,14 +206,20 @@ class CustomError(Exception):
     pass
 
 
+def add_and_raise(window, x, times, error):
+    with window:
+        for _ in range(times):
+            add(x, 1.0)
+        raise error
+
+
 def test_an_exception_reaches_the_caller_unchanged():
     before = patched_attributes()
     x = zeros()
     error = CustomError("mine")
-    with pytest.raises(CustomError) as caught, ks.window(streams=2) as window:
-        for _ in range(40):
-            add(x, 1.0)
-        raise error
+    window = ks.window(streams=2)
+    with pytest.raises(CustomError) as caught:
+        add_and_raise(window, x, 40, error)
     assert caught.value is error
     assert error.__context__ is None
     assert (x.numpy() == 40.0).all()  # what was submitted is finished
@@ -229,9 +235,8 @@ def test_an_exception_reaches_the_caller_unchanged():
 def test_keyboard_interrupt_leaves_nothing_behind():
     before = patched_attributes()
     x = zeros()
-    with pytest.raises(KeyboardInterrupt), ks.window(streams=2):
-        add(x, 1.0)
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        add_and_raise(ks.window(streams=2), x, 1, KeyboardInterrupt())
     assert patched_attributes() == before
     assert (x.numpy() == 1.0).all()
 

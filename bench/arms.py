@@ -141,7 +141,7 @@ STRATEGIES: dict[str, Strategy] = {
             "kscheduler measures the exact ones and keeps the fastest",
             _windowed,
             windowed=True,
-            warm_calls=24,
+            warm_calls=16,
         ),
     )
 }

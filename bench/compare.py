@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import tyro
@@ -55,7 +57,7 @@ class CompareOptions:
     """Numbers of streams for `stream`, `graph` and `auto`."""
     window: int = 128
     """Size of the window: tasks in flight."""
-    steps: int = 40
+    steps: int = 30
     """Steps per batch."""
     repeats: int = 3
     """Batches per strategy that count."""
@@ -116,7 +118,8 @@ def compare(options: CompareOptions, out: Console | None = None) -> int:
     torch.set_num_threads(options.torch_threads)
     comparison = Comparison(describe_machine(), [])
     _warn_if_busy(comparison.machine.load, comparison.machine.threads)
-    interrupted = not _run_groups(groups, options, comparison)
+    with _Interruption() as interruption:
+        interrupted = not _run_groups(groups, options, comparison, interruption)
     show(comparison, out)
     for path in (options.plot, options.trace):
         if path is not None and path.exists():
@@ -213,7 +216,12 @@ def _warn_if_busy(load: float, threads: int) -> None:
         print(message, file=sys.stderr)
 
 
-def _run_groups(groups: list[Group], options: CompareOptions, comparison: Comparison) -> bool:
+def _run_groups(
+    groups: list[Group],
+    options: CompareOptions,
+    comparison: Comparison,
+    interruption: _Interruption,
+) -> bool:
     """Measures all groups into `comparison`; False if the user interrupted."""
     total = sum(len(group.arms) * (1 + options.repeats) for group in groups)
     wants_timeline = options.plot is not None or options.trace is not None
@@ -222,6 +230,7 @@ def _run_groups(groups: list[Group], options: CompareOptions, comparison: Compar
             lanes: list[Lane] = []
             try:
                 for says in run_group(group, options, lanes):
+                    interruption.check()
                     advance(f"{group.title}: {says}")
                 if wants_timeline:
                     wants_timeline = not _draw(lanes, group, options)
@@ -284,6 +293,33 @@ def _draw(lanes: list[Lane], group: Group, options: CompareOptions) -> bool:
             write_trace(options.trace, events)
         return True
     return False
+
+
+class _Interruption:
+    """Ctrl-C and SIGTERM as KeyboardInterrupt, remembered where a callback swallows it."""
+
+    def __init__(self) -> None:
+        self._requested = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> _Interruption:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._request)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def check(self) -> None:
+        """Raises KeyboardInterrupt if one was asked for."""
+        if self._requested:
+            raise KeyboardInterrupt
+
+    def _request(self, *_: object) -> None:
+        self._requested = True
+        raise KeyboardInterrupt
 
 
 class _progress:

@@ -304,6 +304,27 @@ def test_terminated_run_prints_what_was_measured(tmp_path, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_interruption_that_a_callback_swallows_still_ends_the_run(tmp_path, add_strategy):
+    class Swallows:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def prepare(program, arm):
+        garbage = [Swallows()]
+
+        def step():
+            garbage.clear()
+            return program.step()
+
+        return step
+
+    add_strategy("swallows", prepare)
+    status, result = measured(tmp_path, strategies=("swallows",))
+    assert status == 130
+    assert [row["repeats"] for row in result["rows"]] == [0, 0]
+
+
 def test_report_of_a_window_fills_its_row(tmp_path, add_strategy):
     report = SimpleNamespace(
         strategy="graph",

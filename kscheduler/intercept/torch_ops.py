@@ -52,6 +52,10 @@ class _Current(threading.local):
 _current = _Current()
 
 
+# Namespaces of ops whose kernels are native code.
+_NATIVE = frozenset(("aten", "prims"))
+
+
 class TorchSink(Protocol):
     """What receives the ops; a window implements it."""
 
@@ -59,7 +63,10 @@ class TorchSink(Protocol):
         """Run one op in place and return its result, after waiting for what it conflicts with."""
 
     def wants_ops(self) -> bool:
-        """Whether anything is in flight; when not, the interceptor disarms itself."""
+        """Whether anything is in flight.
+
+        After False the interceptor may be disarmed: the next task has to `arm` it again.
+        """
 
     def fence(self, reason: str) -> None:
         """Wait for everything in flight, and count it under `reason`."""
@@ -199,6 +206,7 @@ class TorchInterceptor:
         for _ in range(self._suspended_modes):
             _pop(None)
         self._is_suspended = True
+        self._wants_ops()  # with nothing in flight the sink learns that it has to arm again
         return True
 
     def resume(self) -> None:
@@ -211,12 +219,14 @@ class TorchInterceptor:
         """One op that others see too, or of another thread that torch gave our mode."""
         if self._is_busy or _get_ident() != self._thread or not self._wants_ops():
             return func(*args, **kwargs)
-        if _overrides(types):
-            self._sink.fence("tensor_subclass")  # it may do anything, and none of it is seen
-            return func(*args, **kwargs)
         self._is_busy = True
         try:
-            return self._torch_op(func, args, kwargs)
+            if not _overrides(types) and getattr(func, "namespace", "") in _NATIVE:
+                return self._torch_op(func, args, kwargs)
+            # It may run any Python, which is not seen down here.
+            self._sink.fence("tensor_subclass" if _overrides(types) else "op_below_mode")
+            self._wants_ops()  # with nothing in flight the sink learns that it has to arm again
+            return func(*args, **kwargs)
         finally:
             self._is_busy = False
 

@@ -447,6 +447,7 @@ def test_below_a_users_mode_arm_inside_an_op_says_no(sink, launching_op):
             op(torch.ones(2))
     calls.clear()
     assert answers == [False]
+    assert sink.fences == ["op_below_mode"]
 
 
 def test_higher_order_ops_pass(sink):

@@ -155,13 +155,14 @@ def evaluate(
         counts = torch.stack([infos["episode"][name] for name in COUNTERS], 1)
         first = torch.where(ended[:, None], counts, first)
         open_worlds &= ~ended
-    table = Table(title=f"{policy}: means per episode")
-    for name in ("task", "episodes", *COUNTERS):
-        table.add_column(name.replace("_", " "), justify="right")
-    for index, name in enumerate(TASKS):
-        rows = first[kinds == index]
-        if len(rows):
-            table.add_row(name, str(len(rows)), *(f"{value:.2f}" for value in rows.mean(0)))
+    table = Table(title=f"{policy}: means per episode, {num_envs} episodes")
+    shown = [(index, name) for index, name in enumerate(TASKS) if bool((kinds == index).any())]
+    table.add_column("counter")
+    for _, name in shown:
+        table.add_column(name, justify="right")
+    for column, counter in enumerate(COUNTERS):
+        means = [first[kinds == index, column].mean() for index, _ in shown]
+        table.add_row(counter.replace("_", " "), *(f"{float(mean):.2f}" for mean in means))
     Console().print(table)
     env.close()
 

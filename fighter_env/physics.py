@@ -65,7 +65,7 @@ class Physics(ABC):
         mocap_pos, mocap_quat: Mocap poses, shapes (N, nmocap, 3) and (N, nmocap, 4).
         sensors: Sensor values of the present state, shape (N, nsensordata).
         sensor_history: Sensor values per substep, shape (N, substeps + 1, nsensordata).
-        overflow: Capacity bits since the last `clear_overflow`, int32, shape (N,).
+        overflow: Capacity bits since the caller last zeroed them, int32, shape (N,).
         solver_limit: 1 where the solver hit its iteration limit, int32, shape (N,).
     """
 

@@ -322,7 +322,7 @@ class Scoring:
         ]
         self._bag_out = wp.from_torch(self.bag_speed)
         self._count = [wp.from_torch(v) for v in (self._glove, self._rows, self._through)]
-        self._path_key: tuple[int, int] | None = None
+        self._paths_of: Tensor | None = None
         self._paths: list[wp.array] = []
         self._left = layout.SEGMENT["left_forearm"]
         self._right = layout.SEGMENT["right_forearm"]
@@ -393,9 +393,8 @@ class Scoring:
 
     def _path_views(self, pos: Tensor, quat: Tensor) -> list[wp.array]:
         """Warp views of the path buffers, made once: they are the same tensors at every step."""
-        key = (pos.data_ptr(), quat.data_ptr())
-        if self._path_key != key:
-            self._path_key, self._paths = key, [wp.from_torch(pos), wp.from_torch(quat)]
+        if self._paths_of is not pos:
+            self._paths_of, self._paths = pos, [wp.from_torch(pos), wp.from_torch(quat)]
         return self._paths
 
     def open_paths(self, glove: Tensor, sensors: Tensor) -> Tensor:

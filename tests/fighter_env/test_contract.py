@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fighter_env
 from fighter_env import FighterConfig, FighterEnv, layout
@@ -128,6 +129,23 @@ def test_step_reads_nothing_from_the_host(warp_env):
     assert sum(row["host_reads"] for row in counts.values()) == 0
     assert sum(row["launches"] for row in counts.values()) > 500
     assert sum(row["torch_ops"] for row in counts.values()) > 500
+
+
+def test_no_op_of_a_step_makes_a_float64(warp_env):
+    found = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            made = func(*args, **(kwargs or {}))
+            for value in made if isinstance(made, (tuple, list)) else (made,):
+                if isinstance(value, torch.Tensor) and value.dtype == torch.float64:
+                    found.append(func)
+            return made
+
+    warp_env.reset(seed=0)
+    with Watch():
+        warp_env.step(STILL)
+    assert found == []
 
 
 def test_a_step_is_the_same_ops_whatever_happens(warp_env):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from kscheduler.intercept.torch_access import (
     tensor_access,
 )
 from kscheduler.intercept.torch_code import generate
+from kscheduler.intercept.torch_outputs import Outputs
 from kscheduler.intercept.torch_slots import (
     INPUT,
     RESULT,
@@ -38,7 +40,6 @@ from kscheduler.intercept.torch_slots import (
     Call,
     Ref,
     SlotTable,
-    as_strided_like,
     has_memory,
     shared_bytes,
     tensors_in,
@@ -51,10 +52,6 @@ _data_ptr = torch._C.TensorBase.data_ptr
 _untyped_storage = torch._C.TensorBase.untyped_storage
 _aten = torch.ops.aten
 _MAX_GENERATORS = 64
-_CONSTANT_TYPES = (
-    *(type(None), bool, int, float, complex, str, bytes, range, slice),
-    *(torch.dtype, torch.device, torch.Size, torch.Generator),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +212,7 @@ class TorchTape:
         Raises:
             NotReplayable: The structure holds an object that might hide tensors.
         """
-        return self._rebuild(values, structure, {})
+        return Outputs(self._table, self._pinned, partial(self._value, values)).rebuild(structure)
 
     # --- recording, in detail ------------------------------------------------------------------
 
@@ -396,13 +393,7 @@ class TorchTape:
             other = "a tensor that the recorded function uses otherwise"
         raise StaleArgument(f"tensor argument {shared[0]} shares memory with {other}; pass a copy")
 
-    def _output(self, values: list[Any], tensor: Tensor, copies: dict[int, Tensor]) -> Tensor:
-        slot = self._table.find(tensor)
-        if slot is None:
-            return tensor
-        owner = self._table.slots[slot].owner
-        if owner in self._pinned:
-            return self._copy_of_pinned(tensor, owner, copies)
+    def _value(self, values: list[Any], slot: Ref) -> Tensor:
         if slot >= len(values):  # a view that only the return value has
             self._generated.clear()
             self._generate(is_plain=True)
@@ -411,36 +402,6 @@ class TorchTape:
             with torch.no_grad():
                 self._makers[slot](values)
         return values[slot]
-
-    def _copy_of_pinned(self, tensor: Tensor, owner: int, copies: dict[int, Tensor]) -> Tensor:
-        base = self._table.slots[owner].tensor
-        if owner not in copies:
-            shape, strides = base.size(), base.stride()
-            copy = torch.empty_strided(shape, strides, dtype=base.dtype, device=base.device)
-            copies[owner] = copy.copy_(base)
-        if tensor is base:
-            return copies[owner]
-        if tensor.dtype is not base.dtype:
-            return tensor.clone()
-        skip = int(tensor.storage_offset() - base.storage_offset())
-        return as_strided_like(copies[owner], tensor.size(), tensor.stride(), skip)
-
-    def _rebuild(self, values: list[Any], value: Any, copies: dict[int, Tensor]) -> Any:
-        if isinstance(value, Tensor):
-            return self._output(values, value, copies)
-        kind = type(value)
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return kind(*(self._rebuild(values, item, copies) for item in value))
-        if kind in (tuple, list):
-            return kind(self._rebuild(values, item, copies) for item in value)
-        if kind is dict:
-            return {key: self._rebuild(values, item, copies) for key, item in value.items()}
-        if isinstance(value, _CONSTANT_TYPES) or kind.__module__.startswith(("warp.", "numpy")):
-            return value
-        raise NotReplayable(
-            f"the recorded function returns a {kind.__qualname__}, which may hide tensors; return "
-            "tensors, arrays, numbers, or tuples, lists and dicts of them"
-        )
 
 
 def _call(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, bool]:

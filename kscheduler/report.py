@@ -21,7 +21,6 @@ __all__ = ["BOUND_STREAMS", "FENCE_REASONS", "Report"]
 BOUND_STREAMS = (1, 2, 4, 8)
 
 FENCE_REASONS = {
-    "allocation_free": "memory was freed while tasks in flight still used it",
     "autograd": "a backward pass ran, which keeps program order",
     "compiled_callable": "a compiled function ran as one piece",
     "cpu_blocks": "a launch in CPU blocks ran in place",
@@ -34,7 +33,6 @@ FENCE_REASONS = {
     "stream_sync": "the program synchronised by itself",
     "unknown_access": "nobody knows which memory a task touches; declare it with ks.kernel",
     "unlisted_core_call": "Warp called a native function that is not known to be safe",
-    "version": "an installed package is of a version whose internals are not known",
     "window_exit": "the window closed",
 }
 

@@ -199,7 +199,7 @@ class StreamSink:
 
     def wants_ops(self) -> bool:
         """Whether torch ops have anything to wait for; if not, the next task arms them again."""
-        if self.core.in_flight > 0:
+        if self.core.in_flight > 0 or self.core.has_failed:
             return True
         self.core.set_disarmed()
         return False

@@ -354,7 +354,7 @@ def _whole_storages(
             access = storage_access(tensor, READ_WRITE)
             if access.start < access.end:
                 accesses.append(access)
-    return accesses
+    return accesses or None  # an op without memory of its own may know of other memory
 
 
 def _add(accesses: list[Access], value: Any, mode: int, whole_span: bool) -> bool:

@@ -247,6 +247,10 @@ def test_a_custom_op_writes_whole_storages(custom_op):
     ]  # fmt: skip
 
 
+def test_a_custom_op_without_memory_may_touch_anything(custom_op):
+    assert op_accesses(custom_op.silent.default, (torch.empty(0), [])) is None
+
+
 def test_a_declared_custom_op_is_believed(custom_op):
     func = custom_op.declared.default
     assert op_accesses(func, (x, y)) == [span(x, READ_WRITE), span(y, READ_WRITE)]

@@ -16,6 +16,7 @@ from bench.cases import CASES
 from bench.check import CheckOptions, check
 from bench.compare import CompareOptions, compare
 from bench.errors import Error
+from bench.fuzz.command import FuzzOptions, fuzz
 
 __all__ = ["COMMANDS", "main"]
 
@@ -38,6 +39,7 @@ def list_names(options: ListOptions) -> int:
 COMMANDS: dict[str, tuple[type, Callable[[Any], int]]] = {
     "compare": (CompareOptions, compare),
     "check": (CheckOptions, check),
+    "fuzz": (FuzzOptions, fuzz),
     "list": (ListOptions, list_names),
 }
 

@@ -12,6 +12,7 @@ import ctypes
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -117,6 +118,11 @@ class RecordSink:
     def native(self, call: NativeCall) -> None:
         """Records a call and, outside of loop bodies, runs it."""
         accesses = (EVERYTHING,) if call.accesses is None else call.accesses
+        if self.owners is None:
+            self.refuse(
+                f"{call.name} at {user_line()} works on memory whose owner is not known, so that a "
+                "replay might find it freed; call it through warp.utils, or use strategy='stream'"
+            )
         self.keep.append((self.owners, call.keep))
         self.steps.append(Step(call.name, call.kind, accesses, user_line(), call))
         if not self._dry:
@@ -278,7 +284,7 @@ class RecordSink:
             self.steps = outer
 
     def _differs(self, recordings: list[list[Step]]) -> str | None:
-        for first, second in zip(recordings, recordings[1:], strict=False):
+        for first, second in pairwise(recordings):
             found = first_difference(first, second)
             if found:
                 return found

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import warp
-from warp._src import context
+import warp.utils
+from warp._src import context, utils
 from warp._src.codegen import StructInstance
 
 from kscheduler import _core
@@ -75,6 +76,10 @@ class WarpPatches:
         cls._set(cpu, "memtile", proxy.wp_memtile_host)
         cls._set(context.Launch, "launch", _owned(original.recorded_launch, first_only=True))
         cls._set(warp.array, "fill_", _owned(original.fill, first_only=True))
+        cls._set(warp.array, "zero_", _owned(original.zero, first_only=True))
+        for name in _ON_WHOLE_ARRAYS:
+            for module in (warp.utils, utils):
+                cls._set(module, name, _owned(getattr(original, name)))
         for module in (warp, context):
             cls._set(module, "launch", _core.launch)
             cls._set(module, "copy", _owned(original.copy))
@@ -110,6 +115,16 @@ _SYNCHRONIZING = (
 )
 
 
+_ON_WHOLE_ARRAYS = (
+    "array_scan",
+    "radix_sort_pairs",
+    "segmented_sort_pairs",
+    "runlength_encode",
+    "array_sum",
+    "array_inner",
+)
+
+
 class _Originals:
     """Warp's own functions, as they were when this module was imported."""
 
@@ -119,11 +134,14 @@ class _Originals:
         self.invoke_cpu_blocks = context.invoke_cpu_blocks
         self.recorded_launch = context.Launch.launch
         self.fill = warp.array.fill_
+        self.zero = warp.array.zero_
         self.copy = context.copy
         self.capture_while = context.capture_while
         self.capture_if = context.capture_if
         for name in _SYNCHRONIZING:
             setattr(self, name, getattr(context, name))
+        for name in _ON_WHOLE_ARRAYS:
+            setattr(self, name, getattr(utils, name))
 
 
 original = _Originals()
@@ -131,6 +149,7 @@ original = _Originals()
 
 def warp_core() -> Any:
     """Warp's own native library, also while it is patched."""
+    warp.init()
     core = context.runtime.core
     return core.library if isinstance(core, _CoreProxy) else core
 
@@ -143,7 +162,7 @@ def _address(function: Any) -> int:
 
 
 def _launch_with_owners(*args: Any, **kwargs: Any) -> Any:
-    """`wp.launch`; the objects passed are remembered, since Warp's invocation sees pointers only."""
+    """`wp.launch`; remembers the objects passed, since Warp's invocation sees pointers only."""
     sink = current_sink()
     if sink is None:
         return original.launch(*args, **kwargs)

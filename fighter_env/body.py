@@ -338,7 +338,7 @@ def build_spec(*, timestep: float = TIMESTEP) -> Any:
     # A broken world must reach us as it is; MuJoCo C would put it back to the start by itself.
     spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
     spec.visual.global_.offwidth, spec.visual.global_.offheight = 1920, 1080
-    spec.visual.quality.shadowsize, spec.visual.quality.offsamples = 4096, 8
+    spec.visual.quality.shadowsize, spec.visual.quality.offsamples = 2048, 4
     spec.stat.extent, spec.stat.center = 3.0, [0.4, 0.0, 1.0]
     spec.add_texture(
         name="floor",

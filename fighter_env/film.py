@@ -16,6 +16,7 @@ from fighter_env.render import Camera, write_film, write_picture
 __all__ = ["render"]
 
 SHOWN = ("jab", "left_hook", "uppercut")
+STRIDE = 2  # control steps per picture of a film
 
 
 def _scene(
@@ -85,10 +86,11 @@ def render(
     observations, _ = env.reset(seed=seed)
     camera = Camera(env, width, height)
     frames = []
-    for _ in range(round(seconds / env.config.control_step)):
+    for step in range(round(seconds / env.config.control_step)):
         observations, *_ = env.step(act(observations))
-        frames.append(camera.picture(0))
+        if step % STRIDE == 0:
+            frames.append(camera.picture(0))
     camera.close()
     env.close()
-    write_film(frames, out, 1.0 / env.config.control_step)
+    write_film(frames, out, 1.0 / (STRIDE * env.config.control_step))
     return out

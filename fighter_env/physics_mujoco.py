@@ -113,9 +113,9 @@ class MujocoPhysics(Physics):
 
     def scale_model(self, mask: Tensor, scales: ModelScales) -> None:
         """Sets mass, floor friction and muscle strength of the worlds of `mask`."""
-        if len(self._models) == 1 and self.num_envs > 1:
+        if self._models[0] is self.model:
             self._models = [self.model.__copy__() for _ in range(self.num_envs)]
-        base, first = self.model if len(self._models) > 1 else body.build_model(), _own(self.model)
+        base, first = self.model, _own(self.model)
         floor = base.geom("floor").id
         for world in np.flatnonzero(mask.numpy()):
             model = self._models[world]

@@ -15,7 +15,7 @@ from kscheduler.guards import is_scalar
 from kscheduler.intercept.torch_access import tensor_access
 from kscheduler.native import array_access
 
-__all__ = ["Arguments", "flatten", "leaf_range", "modes_key", "take_apart"]
+__all__ = ["Arguments", "containers", "flatten", "leaf_range", "modes_key", "take_apart"]
 
 
 @dataclasses.dataclass(slots=True)
@@ -66,6 +66,14 @@ def _key(value: Any, leaves: list[Any], objects: list[Any]) -> Any:
         return dict, tuple([(k, _key(v, leaves, objects)) for k, v in value.items()])
     objects.append(value)
     return "object", id(value)
+
+
+def containers(value: Any) -> set[int]:
+    """Ids of the lists, tuples and dicts that `flatten` looks into."""
+    if type(value) not in (list, tuple, dict):
+        return set()
+    items = value.values() if type(value) is dict else value
+    return {id(value)}.union(*(containers(item) for item in items))
 
 
 def leaf_range(leaf: Any) -> Access:

@@ -9,15 +9,24 @@ the function is recorded again; it never runs on an old pointer or scalar.
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import warp
 
-from kscheduler.arguments import Arguments, flatten, leaf_range, modes_key, take_apart
+from kscheduler.arguments import (
+    Arguments,
+    containers,
+    flatten,
+    leaf_range,
+    modes_key,
+    take_apart,
+)
 from kscheduler.errors import NotReplayable, StaleArgument
 from kscheduler.guards import GuardCollector, Guards
 from kscheduler.intercept.compiled import CompiledCalls
@@ -65,7 +74,11 @@ class Recording:
         tape = self.sink.tape
         values = tape.begin_replay([x for x in leaves if isinstance(x, torch.Tensor)])
         run(values)
-        made = tape.outputs(values, self.outputs)
+        return self.hand_out(values)
+
+    def hand_out(self, values: list[Any]) -> Any:
+        """Sets the carried attributes and builds the result from the tape's values."""
+        made = self.sink.tape.outputs(values, self.outputs)
         for (holder, name), value in zip(self.carried, made, strict=False):
             setattr(holder, name, value)
         return self.build(made)
@@ -129,6 +142,8 @@ class GraphCall:
             self._count_stale(key, reason)
         if self._fallback is not None:
             return self._fallback(*args, **kwargs)
+        if outer is not None:  # two of us cannot watch one thread
+            return self._function(*args, **kwargs)
         return self._record(key, arguments, args, kwargs)
 
     def _count_stale(self, key: Any, reason: str) -> None:
@@ -164,6 +179,7 @@ class GraphCall:
             stack.enter_context(HostReads(sink))
             stack.enter_context(CompiledCalls(sink, sink.torch))
             stack.enter_context(sink.activate())
+            stack.enter_context(_no_garbage_collection())
             stack.enter_context(collector)
             result = self._function(*args, **kwargs)
         guards, changed = collector.finish()
@@ -184,6 +200,7 @@ class GraphCall:
             return result  # recorded again on the next call
         self.is_undecided = False
         guards.without({(id(vars(holder)), name) for holder, name in carried})
+        _fix_shared(inputs, guards, sink, containers((args, kwargs)))
         sink.tape.pin(_native_ranges(sink))
         program = Program(sink, self._streams, inputs)
         recording = Recording(
@@ -195,7 +212,8 @@ class GraphCall:
         del kept[_MAX_RECORDINGS:]
         self.last = recording
         self._seconds = time.perf_counter() - start
-        return result
+        # What later replays overwrite is handed out as a copy, as in each replay.
+        return recording.hand_out(sink.tape.recorded_values())
 
     def _check_changes(
         self, key: Any, changed: list[tuple[Any, str, Any, Any]], carried: list[tuple[Any, str]]
@@ -229,6 +247,29 @@ class GraphCall:
     def timeline(self) -> list[TraceEvent]:
         """When each task of the last replay ran, by stream; empty before the first one."""
         return [] if self.last is None else self.last.program.timeline()
+
+
+def _fix_shared(inputs: list[Input], guards: Guards, sink: RecordSink, own: set[int]) -> None:
+    """Marks arguments whose memory the function also reaches by another way than the argument."""
+    used = sink.tape.constant_memory()
+    for guard in guards.objects:
+        if id(guard.space) not in own and isinstance(guard.value, (torch.Tensor, warp.array)):
+            used.append(leaf_range(guard.value))
+    for given in inputs:
+        start, end = given.recorded.start, given.recorded.end
+        given.is_fixed = any(a.start < end and start < a.end for a in used)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Destructors and callbacks of the collector are not part of the recorded function."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _native_ranges(sink: RecordSink) -> list[Any]:

@@ -31,6 +31,8 @@ class Input:
         patches: Where native calls hold a pointer into it: (node, offset in the blob, distance).
         current: The address that the native calls hold now.
         others: Disjoint ranges that the program uses otherwise (starts, ends), made on demand.
+        is_fixed: Whether the program also reaches its memory otherwise (a global, an attribute), so
+            that another array cannot take its place.
     """
 
     index: int
@@ -38,6 +40,7 @@ class Input:
     patches: list[tuple[int, int, int]] = field(default_factory=list)
     current: int = 0
     others: tuple[list[int], list[int]] | None = None
+    is_fixed: bool = False
 
     def __post_init__(self) -> None:
         self.current = self.recorded.start
@@ -113,6 +116,11 @@ class Program:
         for given, pointer in zip(self._inputs, pointers, strict=True):
             if pointer == given.current:
                 continue
+            if given.is_fixed:
+                raise StaleArgument(
+                    f"argument {given.index} is another array, and the recorded one is also used "
+                    "through an attribute, a global, a closure or a view of another framework"
+                )
             size = given.recorded.end - given.recorded.start
             if pointer != given.recorded.start and self._is_used(given, pointer, pointer + size):
                 raise StaleArgument(

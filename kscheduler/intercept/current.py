@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from kscheduler import _core
 from kscheduler.access import Access
 from kscheduler.native import NativeCall
 
@@ -75,8 +76,14 @@ def current_sink() -> Sink | None:
 def entered(sink: Sink | None) -> Iterator[None]:
     """Sends this thread's launches to `sink` (None: to nobody) within the block."""
     before = _current.sink
-    _current.sink = sink
+    _use(sink)
     try:
         yield
     finally:
-        _current.sink = before
+        _use(before)
+
+
+def _use(sink: Sink | None) -> None:
+    _current.sink = sink
+    launcher, streams = getattr(sink, "native_way", (None, None))
+    _core.activate_launcher(launcher, streams)

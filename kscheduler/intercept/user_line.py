@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from types import FrameType
 
 __all__ = ["is_library", "user_line"]
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_LIBRARIES = tuple(
-    os.sep + name + os.sep for name in ("torch", "warp", "numpy", "contextlib", "functools")
-)
+_STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
+_LIBRARIES = tuple(os.sep + name + os.sep for name in ("torch", "warp", "numpy"))
 
 
 def is_library(filename: str) -> bool:
     """Whether code of this file is ours, torch's, Warp's or the interpreter's."""
-    if filename.startswith((_HERE, "<frozen", "<string")):
+    if filename.startswith((_HERE, "<frozen")):
         return True
-    return "site-packages" in filename and any(part in filename for part in _LIBRARIES)
+    if "site-packages" in filename:
+        return any(part in filename for part in _LIBRARIES)
+    return filename.startswith(_STANDARD)
 
 
 def user_line(frame: FrameType | None = None) -> str:

@@ -108,8 +108,12 @@ uint64_t Streams::commit(Slot& opened) {
     opened.record->accesses = opened.accesses;
   }
   dependencies_.clear();
-  tracker_.add(id, opened.accesses.data(), opened.accesses.size(),
-               [this](uint64_t other) { return is_done(other); }, dependencies_);
+  if (planted_fault.load(std::memory_order_relaxed) != Fault::kNone) {
+    add_faultily(id, opened.accesses);
+  } else {
+    tracker_.add(id, opened.accesses.data(), opened.accesses.size(),
+                 [this](uint64_t other) { return is_done(other); }, dependencies_);
+  }
   if (!tracking.load(std::memory_order_relaxed)) dependencies_.clear();
   edges_ += dependencies_.size();
   bool is_ready = false;
@@ -133,10 +137,22 @@ uint64_t Streams::commit(Slot& opened) {
     const int64_t expected = expected_ns(opened.label).load(std::memory_order_relaxed);
     const int64_t waiting = ready_ns_.fetch_add(expected, std::memory_order_relaxed) + expected;
     if (lanes_ == 1 || expected == 0 || waiting >= kWakeNanoseconds ||
-        Latch::is_wanted(opened.label))
+        jitter_us.load(std::memory_order_relaxed) > 0 || Latch::is_wanted(opened.label))
       work_gate_.notify();
   }
   return id;
+}
+
+void Streams::add_faultily(uint64_t id, std::vector<Access> accesses) {
+  const Fault fault = planted_fault.load();
+  const auto done = [this](uint64_t other) { return is_done(other); };
+  for (Access& access : accesses) {
+    const Access seen = seen_through(fault, access);
+    tracker_.query(seen, done, dependencies_);
+    if (fault == Fault::kShortRanges) access = seen;
+  }
+  std::vector<uint64_t> unused;
+  tracker_.add(id, accesses.data(), accesses.size(), done, unused);
 }
 
 bool Streams::run_one(int lane) {
@@ -206,7 +222,8 @@ void Streams::finish(Slot& task, std::string error) {
   if (woken > 0) {
     // Whoever finished this one runs the next one.
     const int64_t waiting = ready_ns_.fetch_add(expected, std::memory_order_relaxed) + expected;
-    if (woken > 1 || waiting >= kWakeNanoseconds) work_gate_.notify();
+    if (woken > 1 || waiting >= kWakeNanoseconds || jitter_us.load(std::memory_order_relaxed) > 0)
+      work_gate_.notify();
   }
   done_gate_.notify();
 }
@@ -226,8 +243,9 @@ void Streams::work(int lane) {
 bool Streams::is_clear(const Access* accesses, size_t count) {
   if (in_flight() == 0) return true;
   dependencies_.clear();
+  const Fault fault = planted_fault.load(std::memory_order_relaxed);
   for (size_t i = 0; i < count; ++i)
-    tracker_.query(accesses[i], [this](uint64_t other) { return is_done(other); }, dependencies_);
+    tracker_.query(seen_through(fault, accesses[i]), [this](uint64_t other) { return is_done(other); }, dependencies_);
   return dependencies_.empty() || !tracking.load(std::memory_order_relaxed);
 }
 

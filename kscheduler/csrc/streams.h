@@ -13,6 +13,7 @@
 
 #include "access.h"
 #include "call.h"
+#include "fault.h"
 #include "pool.h"
 #include "sync.h"
 #include "tracker.h"
@@ -100,7 +101,8 @@ class Streams final : public Team {
   static constexpr int64_t kWakeNanoseconds = 25'000;
   static std::atomic<int32_t>& expected_ns(uint64_t label);
 
-  // Test hooks: all tasks independent; a random pause of up to this many microseconds before each.
+  // Test hooks: all tasks independent; a random pause of up to this many microseconds before each,
+  // for which every task also wakes a worker.
   static inline std::atomic<bool> tracking{true};
   static inline std::atomic<int> jitter_us{0};
 
@@ -111,6 +113,7 @@ class Streams final : public Team {
   }
   template <class Condition>
   void help_until(Condition condition);
+  void add_faultily(uint64_t id, std::vector<Access> accesses);
   bool run_one(int lane);
   void finish(Slot& slot, std::string error);
 

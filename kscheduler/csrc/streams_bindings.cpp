@@ -3,6 +3,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <map>
+#include <string>
+
 #include "access_py.h"
 #include "streams_py.h"
 
@@ -141,5 +144,14 @@ void bind_streams(py::module_& m) {
     ks::Call::take_block_error = reinterpret_cast<const char* (*)()>(function);
   });
   m.def("set_tracking", [](bool is_on) { ks::Streams::tracking.store(is_on); });
+  m.def("set_fault", [](const std::string& name) {
+    static const std::map<std::string, ks::Fault> faults = {
+        {"", ks::Fault::kNone},
+        {"drop_raw", ks::Fault::kDropRaw},
+        {"drop_war", ks::Fault::kDropWar},
+        {"short_ranges", ks::Fault::kShortRanges},
+    };
+    ks::planted_fault.store(faults.at(name));
+  });
   m.def("set_jitter_us", [](int us) { ks::Streams::jitter_us.store(us); });
 }

@@ -80,6 +80,8 @@ def leaf_range(leaf: Any) -> Access:
     """The bytes of an array argument, gaps included."""
     if isinstance(leaf, torch.Tensor):
         access = tensor_access(leaf, READ_WRITE)
+    elif not leaf.ptr:  # also an annotation, which has names for a shape
+        return Access(0, 0, READ_WRITE)
     else:
         access = array_access(leaf.__ctype__(), warp.types.type_size_in_bytes(leaf.dtype), 3)
     return access._replace(mode=READ_WRITE, pitch=0, width=0)

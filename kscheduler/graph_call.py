@@ -36,12 +36,14 @@ from kscheduler.intercept.warp_patches import WarpPatches
 from kscheduler.program import Input, Program
 from kscheduler.record import RecordSink
 from kscheduler.report import Report
+from kscheduler.spaces import MISSING
 from kscheduler.summary import empty_report, graph_report
 from kscheduler.trace import TraceEvent
 
 __all__ = ["GraphCall", "Recording"]
 
 _MAX_RECORDINGS = 8  # kept per function
+_MAX_FIRST_TIMES = 3  # calls of one key that may add entries to caches
 _MAX_STALE = 16  # recordings of one key after which the function runs as a stream
 
 
@@ -101,6 +103,7 @@ class GraphCall:
         self._recordings: dict[Any, list[Recording]] = {}
         self._carried: dict[Any, list[tuple[Any, str]]] = {}
         self._stale: dict[Any, int] = {}
+        self._first_times: dict[Any, int] = {}
         self._notes: list[str] = []
         self.last: Recording | None = None  # the one that the last call used
         self._fallback: Any = None
@@ -185,7 +188,7 @@ class GraphCall:
         guards, changed = collector.finish()
         known = collector.reachable()
         try:
-            self._check_changes(key, changed, carried)
+            grown = self._check_changes(key, changed, carried)
             outputs = [getattr(holder, name) for holder, name in carried]
             build = take_apart(result, outputs, lambda value: id(value) in known)
             if sink.refusal is not None:
@@ -195,7 +198,7 @@ class GraphCall:
                 raise
             self.refusal = str(error)
             return result
-        if sink.is_undecided or len(self._carried.get(key, [])) != len(carried):
+        if grown or sink.is_undecided or len(self._carried.get(key, [])) != len(carried):
             self.is_undecided = True
             return result  # recorded again on the next call
         self.is_undecided = False
@@ -217,14 +220,22 @@ class GraphCall:
 
     def _check_changes(
         self, key: Any, changed: list[tuple[Any, str, Any, Any]], carried: list[tuple[Any, str]]
-    ) -> None:
-        """Finds the tensors that are carried from call to call. Raises NotReplayable for others."""
+    ) -> bool:
+        """Finds the tensors that are carried from call to call. Raises NotReplayable for others.
+
+        Returns:
+            Whether something was there for the first time, so that another recording has to tell.
+        """
         known = {(id(holder), name) for holder, name in carried}
+        grown = False
         for holder, name, before, after in changed:
             if (id(holder), name) in known:
                 continue
             if _is_carriable(holder, before, after):
                 self._carried.setdefault(key, []).append((holder, name))
+                continue
+            if before is MISSING and self._first_times.get(key, 0) < _MAX_FIRST_TIMES:
+                grown = True  # a cache that was filled: the next call says whether it was one
                 continue
             what = f"{type(holder).__name__}.{name}"
             raise NotReplayable(
@@ -232,6 +243,9 @@ class GraphCall:
                 "replay would not do; keep it in a tensor that is updated in place, or use "
                 "strategy='stream'"
             )
+        if grown:
+            self._first_times[key] = self._first_times.get(key, 0) + 1
+        return grown
 
     def report(self) -> Report:
         """The recorded graph, its bound, and the last call's time."""

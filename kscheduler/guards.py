@@ -15,10 +15,9 @@ from __future__ import annotations
 import collections
 import enum
 import gc
-import opcode
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,19 +25,31 @@ import numpy as np
 import torch
 
 from kscheduler.intercept.user_line import is_library
+from kscheduler.spaces import (
+    MISSING,
+    Attributes,
+    Members,
+    class_values,
+    global_names,
+    is_array,
+    is_foreign,
+    is_namespace,
+    spaces_of,
+)
 
 __all__ = ["GuardCollector", "Guards", "is_scalar", "same_scalar"]
 
 _SCALARS = (int, float, complex, bool, str, bytes, type(None), np.generic, enum.Enum)
 _PLAIN = (*_SCALARS, torch.dtype, torch.device)
 _SKIPPED = (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+_CONTAINERS = (dict, list, set, collections.deque)
 _DEPTH = 5
 _MAX_ITEMS = 512
 
 
 def is_scalar(value: Any) -> bool:
     """Whether a value is compared by value: a number, a string, None, or a tuple of those."""
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, frozenset)):
         return len(value) <= _MAX_ITEMS and all(is_scalar(item) for item in value)
     return isinstance(value, _PLAIN)
 
@@ -97,43 +108,11 @@ class Guards:
         self.objects = [g for g in self.objects if (id(g.space), g.key) not in names]
 
 
-_MISSING = object()
-
-
 def _look_up(guard: Guard) -> Any:
     try:
         return guard.space[guard.key]
     except (KeyError, IndexError):
-        return _MISSING
-
-
-class _Attributes:
-    """The slots of an object, or the contents of a cell, as a mapping."""
-
-    def __init__(self, holder: Any, names: tuple[str, ...]) -> None:
-        self._holder = holder
-        self._names = names
-
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return getattr(self._holder, name)
-        except (AttributeError, ValueError):
-            raise KeyError(name) from None
-
-    def get(self, name: str, default: Any = None) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            return default
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in self._names if self.get(name, _MISSING) is not _MISSING)
-
-    def keys(self) -> list[str]:
-        return list(self)
-
-    def values(self) -> list[Any]:
-        return [self[name] for name in self]
+        return MISSING
 
 
 @dataclass(slots=True)
@@ -142,6 +121,7 @@ class _Visit:
     space: Any
     before: Any  # a shallow copy
     keep: Any
+    may_grow: bool = False  # a global container, such as a cache: growing is nobody's result
 
 
 class GuardCollector:
@@ -157,6 +137,9 @@ class GuardCollector:
         self._globals: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
         self._global_names: dict[int, set[str]] = {}
         self._closures: set[types.CodeType] = set()
+        self._called: dict[int, set[str]] = {}  # container -> names of attributes
+        self._followed: set[tuple[Any, types.CodeType]] = set()
+        self._in_globals = False
         self._roots: list[Any] = []
         self._previous: Any = None
 
@@ -182,9 +165,10 @@ class GuardCollector:
             self._names.update(code.co_names)
             space = frame.f_globals
             names = self._global_names.setdefault(id(space), set())
-            names.update(_global_names(code))
+            names.update(global_names(code))
             if id(space) not in self._globals:
                 self._globals[id(space)] = (space, dict(space))
+            self._visit_globals(global_names(code), space, code)
         values = frame.f_locals
         for name in code.co_freevars:
             if is_scalar(values.get(name)):
@@ -192,31 +176,58 @@ class GuardCollector:
         for value in values.values():
             self._visit(value, 0)
 
-    def _visit(self, value: Any, depth: int) -> None:
+    def _visit(self, value: Any, depth: int, name: str = "") -> None:
+        if isinstance(value, _CONTAINERS):
+            self._called.setdefault(id(value), set()).add(name)
         if depth > _DEPTH or id(value) in self._visits or is_scalar(value):
             return
-        if isinstance(value, _SKIPPED) or _is_array(value):
+        if isinstance(value, _SKIPPED) or is_array(value):
             return
-        if isinstance(value, (dict, list, tuple)):
-            if len(value) > _MAX_ITEMS:
-                return
-            if not isinstance(value, tuple):
-                owner = type(value).__name__
-                self._visits[id(value)] = _Visit(owner, value, value.copy(), value)
-            for item in list(value.values() if isinstance(value, dict) else value):
-                self._visit(item, depth + 1)
+        if isinstance(value, (tuple, *_CONTAINERS)):
+            self._visit_container(value, depth)
             return
-        if _is_foreign(value):
+        if is_foreign(value):
             return
         self._visits[id(value)] = _Visit("", {}, {}, value)
-        for holder, space in _spaces(value):
+        for holder, space in spaces_of(value):
             key = (id(holder), type(space))
             if key in self._visits:
                 continue
             owner = holder.__name__ if isinstance(holder, type) else type(value).__name__
             self._visits[key] = _Visit(owner, space, dict(space), holder)
-            for item in list(space.values()):
-                self._visit(item, depth + 1)
+            for name, item in list(dict(space).items()):
+                self._visit(item, depth + 1, name)
+
+    def _visit_container(self, value: Any, depth: int) -> None:
+        if len(value) > _MAX_ITEMS:
+            return
+        if isinstance(value, set):
+            space = Members(value)
+            self._visits[id(value)] = _Visit("set", space, dict(space), value, self._in_globals)
+            return
+        if not isinstance(value, tuple):
+            owner = type(value).__name__
+            self._visits[id(value)] = _Visit(owner, value, value.copy(), value, self._in_globals)
+        for item in list(value.values() if isinstance(value, dict) else value):
+            self._visit(item, depth + 1)
+
+    def _visit_globals(self, names: Iterable[str], space: Any, code: types.CodeType) -> None:
+        """Visits what code can have read from its module, and from others that it names."""
+        for name in names:
+            value = space.get(name)
+            if not is_namespace(value):
+                self._in_globals = True
+                self._visit(value, 0)
+                self._in_globals = False
+                continue
+            for holder, inner in spaces_of(value):
+                key = (id(holder), type(inner))
+                if key not in self._visits:
+                    self._visits[key] = _Visit(holder.__name__, inner, dict(inner), holder)
+                further = [n for n in code.co_names if n in inner and inner[n] is not value]
+                if (key, code) not in self._followed:
+                    self._followed.add((key, code))
+                    self._visit_globals(further, inner, code)
 
     def add_function(self, function: Any) -> None:
         """Visits what a function's closure holds."""
@@ -226,7 +237,7 @@ class GuardCollector:
         for name, cell in zip(names, cells, strict=False):
             if id(cell) in self._visits:
                 continue
-            space = _Attributes(cell, ("cell_contents",))
+            space = Attributes(cell, ("cell_contents",))
             self._visits[id(cell)] = _Visit(f"closure variable {name}", space, dict(space), cell)
             self._names.add("cell_contents")
             value = space.get("cell_contents")
@@ -254,13 +265,19 @@ class GuardCollector:
                 continue  # made by the function itself; nobody else can change it
             for key, before, after in self._entries(visit):
                 self._add(guards, changed, visit.owner, visit, key, before, after)
+            if isinstance(visit.keep, _CONTAINERS) and self._is_named(visit.keep):
+                guards.lengths.append((visit.keep, len(visit.keep)))
         for space, before in self._globals.values():
             visit = _Visit("global", space, before, space)
             for name in self._global_names[id(space)]:
                 if name in before:
-                    after = space.get(name, _MISSING)
+                    after = space.get(name, MISSING)
                     self._add(guards, changed, "global", visit, name, before[name], after)
         return guards, changed
+
+    def _is_named(self, container: Any) -> bool:
+        names = self._called.get(id(container), set())
+        return "" in names or not names.isdisjoint(self._names)
 
     def reachable(self) -> set[int]:
         """Ids of the objects that the outside can reach: through arguments, globals, closures."""
@@ -271,36 +288,47 @@ class GuardCollector:
         seen: set[int] = set()
         while stack:
             value = stack.pop()
-            if id(value) in seen or is_scalar(value) or _is_array(value):
+            if id(value) in seen or is_scalar(value) or is_array(value):
                 continue
             seen.add(id(value))
             if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
                 stack += value
             elif isinstance(value, dict):
                 stack += value.values()
-            elif not isinstance(value, _SKIPPED) and not _is_foreign(value):
-                for holder, space in _spaces(value):
+            elif is_namespace(value):
+                for holder, space in spaces_of(value):
+                    seen.add(id(holder))
+                    stack += [space[name] for name in self._names if name in space]
+            elif not isinstance(value, _SKIPPED) and not is_foreign(value):
+                for holder, space in spaces_of(value):
                     seen.add(id(holder))
                     stack += [space[name] for name in space]
         return seen
 
     def _entries(self, visit: _Visit) -> Iterator[tuple[Any, Any, Any]]:
         space, before = visit.space, visit.before
-        if isinstance(space, list):
-            if len(space) == len(before):
-                yield from ((i, b, a) for i, (b, a) in enumerate(zip(before, space, strict=True)))
+        if isinstance(space, (list, collections.deque)):
+            if len(space) == len(before) or (visit.may_grow and len(space) > len(before)):
+                yield from ((i, b, a) for i, (b, a) in enumerate(zip(before, space, strict=False)))
             else:
                 yield ("length", len(before), len(space))
+            return
+        if isinstance(space, Members):
+            members = space["members"]
+            has_grown = visit.may_grow and before["members"] < members
+            yield "members", members if has_grown else before["members"], members
             return
         is_object = space is not visit.keep
         for key in {**before, **space}:
             if is_object and key not in self._names:
                 continue
-            yield key, before.get(key, _MISSING), space.get(key, _MISSING)
+            after = space.get(key, MISSING)
+            is_new = visit.may_grow and key not in before
+            yield key, after if is_new else before.get(key, MISSING), after
         if is_object and isinstance(space, dict) and not isinstance(visit.keep, type):
             # An attribute of the class may be hidden by one of the object's later.
-            for key in _class_values(visit.keep) & self._names - {*before, *space}:
-                yield key, _MISSING, _MISSING
+            for key in class_values(visit.keep) & self._names - {*before, *space}:
+                yield key, MISSING, MISSING
 
     def _add(
         self,
@@ -322,62 +350,3 @@ class GuardCollector:
             guards.scalars.append(guard)
         elif not isinstance(after, _SKIPPED) and not (owner == "global" and callable(after)):
             guards.objects.append(guard)
-
-
-_LOAD_GLOBAL = opcode.opmap["LOAD_GLOBAL"]
-_LOAD_NAME = opcode.opmap["LOAD_NAME"]
-_EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
-
-
-def _global_names(code: types.CodeType) -> set[str]:
-    """Names that a function loads from its module (`co_names` holds attributes, too)."""
-    names = set()
-    extended = 0
-    for op, arg in zip(code.co_code[::2], code.co_code[1::2], strict=True):
-        arg |= extended
-        extended = arg << 8 if op == _EXTENDED_ARG else 0
-        if op == _LOAD_GLOBAL:
-            names.add(code.co_names[arg >> 1])  # the lowest bit is not part of the index
-        elif op == _LOAD_NAME:
-            names.add(code.co_names[arg])
-    return names
-
-
-def _spaces(value: Any) -> Iterator[tuple[Any, Any]]:
-    """(holder, mapping) of an object's attributes: its dict, its classes, its slots."""
-    own = getattr(value, "__dict__", None)
-    if isinstance(own, dict):
-        yield value, own
-    slots: list[str] = []
-    for cls in type(value).__mro__:
-        declared = cls.__dict__.get("__slots__", ())
-        slots += (declared,) if isinstance(declared, str) else declared
-        root = (cls.__module__ or "").partition(".")[0]
-        if root not in ("builtins", "torch", "typing", "abc", "enum", "collections"):
-            yield cls, cls.__dict__
-    if slots:
-        yield value, _Attributes(value, tuple(slots))
-
-
-def _class_values(value: Any) -> set[str]:
-    """Names of plain values among the attributes of an object's classes."""
-    return {
-        name
-        for holder, space in _spaces(value)
-        if isinstance(holder, type)
-        for name, held in space.items()
-        if not callable(held) and not hasattr(held, "__get__")
-    }
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, (torch.Tensor, np.ndarray)) or hasattr(value, "__ctype__")
-
-
-def _is_foreign(value: Any) -> bool:
-    """Objects of libraries whose insides are not the user's settings."""
-    module = type(value).__module__ or ""
-    root = module.partition(".")[0]
-    if root in ("warp", "numpy", "kscheduler", "threading", "logging", "inspect"):
-        return True
-    return root == "torch" and not isinstance(value, torch.nn.Module)

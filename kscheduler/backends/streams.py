@@ -74,6 +74,7 @@ class StreamSink:
         self.torch = TorchInterceptor(self)
         self._free_code = 0
         self._launcher = _launcher(self.code_lanes)
+        self.native_way = (self._launcher, self.core)  # of `wp.launch`, while this is the sink
 
     # --- launches and memory functions ------------------------------------------------------
 
@@ -147,7 +148,7 @@ class StreamSink:
             self.fence("host_read")
             return
         self.fences["host_read"] += 1
-        self._wait_for((access._replace(mode=READ_WRITE if exported else READ),))
+        self._wait_for((access._replace(mode=READ_WRITE) if exported else access,))
         if exported:
             self.core.add_visible(access.start, access.end)
 
@@ -237,7 +238,6 @@ class _Activation:
 
     def __enter__(self) -> None:
         self._entered.__enter__()
-        _core.activate_launcher(self._sink._launcher, self._sink.core)
         self._sink.torch.__enter__()
         self._sink.core.set_arm(self._sink.torch.arm)
 
@@ -246,7 +246,6 @@ class _Activation:
         try:
             self._sink.torch.__exit__(*exc)
         finally:
-            _core.activate_launcher(None, None)
             self._entered.__exit__(*exc)
 
 

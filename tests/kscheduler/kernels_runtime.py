@@ -6,6 +6,8 @@ import warp as wp
 
 wp.config.quiet = True
 wp.init()
+GAIN = 2.0  # what a module of settings would hold
+
 wp.set_module_options({"enable_backward": False})
 
 

@@ -1,8 +1,8 @@
 """The sliding window: the graph of a small program, overlap, and size."""
 
-import kernels_runtime as kernels
 from itertools import pairwise
 
+import kernels_runtime as kernels
 import pytest
 import torch
 import warp as wp

@@ -1,0 +1,161 @@
+"""Where host values live: the attributes of objects, classes and modules, cells and sets.
+
+Each is seen as a mapping, so that guards can look a value up again. Guarantee: looking runs no code
+of the user's but `__getattr__` of classes with slots.
+"""
+
+from __future__ import annotations
+
+import opcode
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from kscheduler.intercept.user_line import is_library
+
+__all__ = [
+    "MISSING",
+    "Attributes",
+    "Members",
+    "class_values",
+    "global_names",
+    "is_array",
+    "is_foreign",
+    "is_namespace",
+    "spaces_of",
+]
+
+MISSING = object()
+_FOREIGN_CLASSES = frozenset(
+    ("builtins", "torch", "typing", "abc", "enum", "collections", "warp", "numpy", "kscheduler")
+)
+
+
+class Attributes:
+    """The slots of an object, or the contents of a cell, as a mapping."""
+
+    def __init__(self, holder: Any, names: tuple[str, ...]) -> None:
+        self._holder = holder
+        self._names = names
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self._holder, name)
+        except (AttributeError, ValueError):
+            raise KeyError(name) from None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The attribute, or `default`."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._names if self.get(name, MISSING) is not MISSING)
+
+    def keys(self) -> list[str]:
+        """Names of the attributes that have a value."""
+        return list(self)
+
+    def values(self) -> list[Any]:
+        """Their values."""
+        return [self[name] for name in self]
+
+
+class Members:
+    """A set as a mapping with one entry: its members."""
+
+    def __init__(self, holder: set[Any]) -> None:
+        self._holder = holder
+
+    def __getitem__(self, name: str) -> Any:
+        return frozenset(self._holder)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The members, whatever the name."""
+        return self[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("members",))
+
+    def keys(self) -> list[str]:
+        """The one name."""
+        return ["members"]
+
+
+_LOAD_GLOBAL = opcode.opmap["LOAD_GLOBAL"]
+_LOAD_NAME = opcode.opmap["LOAD_NAME"]
+_EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
+
+
+def global_names(code: types.CodeType) -> set[str]:
+    """Names that a function loads from its module (`co_names` holds attributes, too)."""
+    names = set()
+    extended = 0
+    for op, arg in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        arg |= extended
+        extended = arg << 8 if op == _EXTENDED_ARG else 0
+        if op == _LOAD_GLOBAL:
+            names.add(code.co_names[arg >> 1])  # the lowest bit is not part of the index
+        elif op == _LOAD_NAME:
+            names.add(code.co_names[arg])
+    return names
+
+
+def spaces_of(value: Any) -> Iterator[tuple[Any, Any]]:
+    """(holder, mapping) of an object's attributes: its dict, its classes, its slots."""
+    own = getattr(value, "__dict__", None)
+    if isinstance(own, dict):
+        yield value, own
+    if isinstance(value, types.ModuleType):
+        return
+    slots: list[str] = []
+    for cls in value.__mro__ if isinstance(value, type) else type(value).__mro__:
+        declared = cls.__dict__.get("__slots__", ())
+        slots += (declared,) if isinstance(declared, str) else declared
+        root = (cls.__module__ or "").partition(".")[0]
+        if root not in _FOREIGN_CLASSES:
+            yield cls, cls.__dict__
+    if slots and not isinstance(value, type):
+        yield value, Attributes(value, tuple(slots))
+
+
+def class_values(value: Any) -> set[str]:
+    """Names of plain values among the attributes of an object's classes."""
+    return {
+        name
+        for holder, space in spaces_of(value)
+        if isinstance(holder, type)
+        for name, held in space.items()
+        if not callable(held) and not hasattr(held, "__get__")
+    }
+
+
+def is_namespace(value: Any) -> bool:
+    """Whether a value is a module or a class of the user's, whose attributes may be settings."""
+    if isinstance(value, types.ModuleType):
+        is_standard = value.__name__.partition(".")[0] in sys.stdlib_module_names
+        return not is_standard and not is_library(getattr(value, "__file__", None) or "")
+    if not isinstance(value, type):
+        return False
+    root = (value.__module__ or "").partition(".")[0]
+    return root not in sys.stdlib_module_names and root not in _FOREIGN_CLASSES
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is a tensor or array, whose contents are no setting."""
+    return isinstance(value, (torch.Tensor, np.ndarray)) or hasattr(value, "__ctype__")
+
+
+def is_foreign(value: Any) -> bool:
+    """Objects of libraries whose insides are not the user's settings."""
+    module = type(value).__module__ or ""
+    root = module.partition(".")[0]
+    if root in ("warp", "numpy", "kscheduler", "threading", "logging", "inspect"):
+        return True
+    return root == "torch" and not isinstance(value, torch.nn.Module)

@@ -170,6 +170,7 @@ class _NestedScope(_Scope):
         self._first = outer.core.next_id
         self._start = time.perf_counter()
         self._fences = Counter(outer.fences)
+        self._torch_ops = outer.torch_ops
 
     def close(self, failed: bool) -> None:
         self._outer.fences["exception" if failed else "window_exit"] += 1
@@ -181,6 +182,7 @@ class _NestedScope(_Scope):
         seconds = time.perf_counter() - self._start
         report = stream_report(self._outer, seconds, first=self._first)
         report.fences = dict(Counter(self._outer.fences) - self._fences)
+        report.tasks -= self._torch_ops
         return report
 
 

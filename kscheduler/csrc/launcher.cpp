@@ -165,7 +165,7 @@ void Launcher::prepare(const py::object& kernel, const py::dict& entry) {
                              fields[3].cast<uint32_t>(), fields[4].cast<int>(), fields[5]});
   }
   if (prepared_.size() >= kMaxPrepared) prepared_.clear();
-  prepared_.insert_or_assign(kernel.ptr(), std::move(prepared));
+  prepared_.insert_or_assign(kernel.ptr(), std::make_shared<const Prepared>(std::move(prepared)));
 }
 
 // Whatever makes Warp do more than to pack and call.
@@ -311,6 +311,39 @@ bool Launcher::pack(const Prepared& prepared, PyObject* const* values, char* out
   return true;
 }
 
+namespace {
+
+struct Scratch {
+  std::vector<PyObject*> values;
+  std::vector<char> blob;
+  std::vector<Access> accesses;
+  std::vector<void*> keep;
+
+  void clear() {
+    values.clear();
+    accesses.clear();
+    keep.clear();
+  }
+};
+thread_local Scratch t_scratch;
+
+// Takes a thread's buffers; whoever comes in between gets empty ones.
+template <class T>
+class Borrowed {
+ public:
+  explicit Borrowed(T& owner) : owner_(owner), taken_(std::move(owner)) {}
+  ~Borrowed() { owner_ = std::move(taken_); }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  T* operator->() { return &taken_; }
+
+ private:
+  T& owner_;
+  T taken_;
+};
+
+}  // namespace
+
 PyObject* Launcher::launch(PyStreams& streams, PyObject* const* args, size_t count,
                            PyObject* keywords) {
   const Names& n = names();
@@ -352,35 +385,43 @@ PyObject* Launcher::launch(PyStreams& streams, PyObject* const* args, size_t cou
   }
   const auto found = prepared_.find(given[0]);
   if (found == prepared_.end()) return nullptr;
-  const Prepared& prepared = found->second;
+  const std::shared_ptr<const Prepared> held = found->second;  // another thread may replace it
+  const Prepared& prepared = *held;
   if (size > prepared.max_threads || !is_current(prepared)) return nullptr;
   if (streams.streams.has_failed()) return nullptr;  // Warp's way ends in raising the error
 
-  values_.clear();
+  // Looking at the arguments may run Python, and with it launches of other threads or a destructor
+  // that submits a task: everything is taken down here before a slot is opened.
+  Borrowed<Scratch> scratch(t_scratch);
+  scratch->clear();
   for (int side = 2; side < 4; ++side) {
     PyObject* list = given[side];
     if (list == nullptr) continue;
     if (!PyList_CheckExact(list) && !PyTuple_CheckExact(list)) return nullptr;
     PyObject* const* items = PySequence_Fast_ITEMS(list);
-    values_.insert(values_.end(), items, items + PySequence_Fast_GET_SIZE(list));
+    scratch->values.insert(scratch->values.end(), items, items + PySequence_Fast_GET_SIZE(list));
   }
-  if (values_.size() != prepared.args.size()) return nullptr;
-
-  Streams::Slot& slot = streams.open_slot();
-  char bounds[32];
-  const size_t bounds_bytes = write_bounds(extents, dims, prepared.kernel_dim, size, bounds);
+  if (scratch->values.size() != prepared.args.size()) return nullptr;
+  for (PyObject* value : scratch->values) Py_INCREF(value);
   const size_t args_at = 32;
-  slot.call.reserve_blob(args_at + prepared.args_bytes);
-  std::memcpy(slot.call.blob_data(), bounds, bounds_bytes);
-  if (!pack(prepared, values_.data(), slot.call.blob_data() + args_at, slot.accesses, slot.keep) ||
-      streams.is_visible(slot.accesses)) {
-    std::vector<void*> dropped;
-    dropped.swap(slot.keep);
-    for (void* object : dropped) Py_DECREF(static_cast<PyObject*>(object));
+  scratch->blob.assign(args_at + prepared.args_bytes, 0);
+  char* const blob = scratch->blob.data();
+  write_bounds(extents, dims, prepared.kernel_dim, size, blob);
+  scratch->keep.push_back(py::object(prepared.keep).release().ptr());
+  const bool is_packed =
+      pack(prepared, scratch->values.data(), blob + args_at, scratch->accesses, scratch->keep);
+  for (PyObject* value : scratch->values) Py_DECREF(value);
+  if (!is_packed || streams.is_visible(scratch->accesses)) {
+    for (void* object : scratch->keep) Py_DECREF(static_cast<PyObject*>(object));
     return nullptr;
   }
-  Py_INCREF(prepared.keep.ptr());
-  slot.keep.push_back(prepared.keep.ptr());
+  if (prepared.lanes) scratch->keep.push_back(py::cast(prepared.lanes).release().ptr());
+
+  Streams::Slot& slot = streams.open_slot();
+  slot.call.reserve_blob(scratch->blob.size());
+  std::memcpy(slot.call.blob_data(), blob, scratch->blob.size());
+  slot.accesses.assign(scratch->accesses.begin(), scratch->accesses.end());
+  slot.keep.assign(scratch->keep.begin(), scratch->keep.end());
   slot.call.function = reinterpret_cast<void*>(prepared.function);
   slot.call.per_lane = prepared.lanes ? &prepared.lanes->functions : nullptr;
   slot.call.args[0] = 0;

@@ -49,7 +49,7 @@ class Launcher {
   PyObject* launch(PyStreams& streams, PyObject* const* args, size_t count, PyObject* names);
   bool is_prepared(const pybind11::object& kernel) const {
     const auto found = prepared_.find(kernel.ptr());
-    return found != prepared_.end() && is_current(found->second);
+    return found != prepared_.end() && is_current(*found->second);
   }
   uint64_t prepared_launches() const { return prepared_launches_; }
   uint64_t empty_launches() const { return empty_launches_; }
@@ -62,9 +62,7 @@ class Launcher {
             std::vector<Access>& accesses, std::vector<void*>& keep) const;
 
   pybind11::object config_, runtime_, cpu_, array_type_, kernel_type_;
-  std::unordered_map<PyObject*, Prepared> prepared_;
-  std::vector<char> scratch_;
-  std::vector<PyObject*> values_;
+  std::unordered_map<PyObject*, std::shared_ptr<const Prepared>> prepared_;
   uint64_t prepared_launches_ = 0;
   uint64_t empty_launches_ = 0;
 };

@@ -1,5 +1,5 @@
-"""Four hazards of our own: the float mode of a thread, a module with tiles, a loop whose body changes
-in Python, and a replay on a busy machine."""
+"""Four hazards of our own: float modes, modules with tiles, loops whose body changes in Python, and
+replays on a busy machine."""
 
 from __future__ import annotations
 

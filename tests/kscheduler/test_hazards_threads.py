@@ -1,4 +1,4 @@
-"""Faults that others shipped: threads, each with its own window, and streams of the user's (row K)."""
+"""Faults that others shipped: threads with a window each, and streams of the user (row K)."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class FighterEnv(VectorEnv):
         self.reach = torch.tensor([hinge.reach for hinge in hinges], device=device)
         self._low, self._high = layout.ACTION_RANGE[config.action]
         self._longest = round(config.episode.seconds / config.control_step)
-        self._scene: Scene | None = None
+        self._started = False
 
     STATE = (*("episode", "elapsed", "last_action", "action_ring", "action_delay"), "scales")
     PARTS = ("opponent", "sight", "tasks", "counters")
@@ -172,6 +172,7 @@ class FighterEnv(VectorEnv):
         mask = torch.as_tensor(mask, device=self.device)
         if mask.shape != (self.num_envs,) or mask.dtype != torch.bool:
             raise ConfigError(f"reset_mask must be bool of shape ({self.num_envs},)")
+        self._started = True
         with shared_stream(self.device):
             self._restart(mask)
         return self._observe(self._read()), {}
@@ -194,7 +195,7 @@ class FighterEnv(VectorEnv):
             CapacityError: Contacts or constraints did not fit, in strict mode.
         """
         self._check_action(actions)
-        if self._scene is None:
+        if not self._started:
             self.reset()
         with shared_stream(self.device):
             return self._advance(actions.clamp(self._low, self._high))
@@ -206,8 +207,7 @@ class FighterEnv(VectorEnv):
         ctrl = self._excite(action)
         self._plan()
         self._simulate(ctrl)
-        events = self._judge()
-        scene = self._scene_now
+        scene, events = self._judge()
         terminated, truncated, broken = self._ends(scene)
         weighted = self._reward(scene, events, terminated, broken, action)
         self._count(events, weighted, terminated, truncated, broken)
@@ -225,7 +225,7 @@ class FighterEnv(VectorEnv):
 
     def get_observations(self) -> dict[str, Tensor]:
         """The present observation groups, for trainers that ask between steps."""
-        if self._scene is None:
+        if not self._started:
             self.reset()
         return self._observe(self._read())
 
@@ -280,7 +280,7 @@ class FighterEnv(VectorEnv):
             everyone = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
             self.physics.scale_model(everyone, ModelScales(*self.scales.unbind(1)))
         self.physics.load_state_dict(state["physics"])
-        self._read()
+        self._started = True
 
     @staticmethod
     def _part_state(part: Any) -> dict[str, Tensor]:
@@ -323,7 +323,7 @@ class FighterEnv(VectorEnv):
         opponent = self.opponent
         self.physics.step(ctrl, opponent.path_pos, opponent.path_quat, self.tasks.force)
 
-    def _judge(self) -> StepEvents:
+    def _judge(self) -> tuple[Scene, StepEvents]:
         """Sight, punches and tasks after the physics."""
         opponent, scoring, physics = self.opponent, self.scoring, self.physics
         self.sight.look(physics.sensors, physics.mocap_pos, physics.mocap_quat)
@@ -338,9 +338,9 @@ class FighterEnv(VectorEnv):
         )
         opponent.struck.logical_or_(scoring.scored)
         opponent.advance(scoring.touched)
-        self._scene_now = self._read()
+        scene = self._read()
         mark = opponent.fixed[:, 1]
-        return self.tasks.advance(self._scene_now, self._episode_key(), scoring.bag_speed, mark)
+        return scene, self.tasks.advance(scene, self._episode_key(), scoring.bag_speed, mark)
 
     def _ends(self, scene: Scene) -> tuple[Tensor, Tensor, Tensor]:
         """Terminated, truncated, and broken worlds, each bool of shape (N,)."""
@@ -449,8 +449,7 @@ class FighterEnv(VectorEnv):
         return self.episode * 0 if self.config.evaluation else self.episode
 
     def _read(self) -> Scene:
-        self._scene = read_scene(self.physics)
-        return self._scene
+        return read_scene(self.physics)
 
     def _observe(self, scene: Scene) -> dict[str, Tensor]:
         left = 1.0 - self.elapsed.to(torch.float32) / self._longest

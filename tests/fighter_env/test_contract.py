@@ -131,6 +131,20 @@ def test_step_reads_nothing_from_the_host(warp_env):
     assert sum(row["torch_ops"] for row in counts.values()) > 500
 
 
+def test_a_step_keeps_its_state_in_tensors(warp_env):
+    """A recorded step replays ops only: no attribute of the environment may become another."""
+    warp_env.reset(seed=0)
+    warp_env.step(STILL)
+    parts = ("opponent", "sight", "scoring", "tasks", "physics", "draws", "posture", "counters")
+    owners = [warp_env, *(getattr(warp_env, name) for name in parts)]
+    before = [dict(vars(owner)) for owner in owners]
+    warp_env.step(STILL)
+    for owner, attributes in zip(owners, before, strict=True):
+        assert vars(owner).keys() == attributes.keys()
+        changed = [key for key, value in attributes.items() if vars(owner)[key] is not value]
+        assert changed == [], type(owner).__name__
+
+
 def test_no_op_of_a_step_makes_a_float64(warp_env):
     found = []
 

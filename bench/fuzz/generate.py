@@ -27,7 +27,8 @@ class Program:
         strategy: ``"stream"`` or ``"graph"``.
         jitter_us: Longest random pause before a task.
         calls: How often the function is called, each time with new inputs.
-        changes_settings: Whether host values change between the calls.
+        changes_settings: Whether host values change in the middle of the calls.
+        same_inputs: Whether each call gets the same tensors with new contents.
     """
 
     seed: int
@@ -39,24 +40,27 @@ class Program:
     jitter_us: int = 50
     calls: int = 1
     changes_settings: bool = False
+    same_inputs: bool = False
 
 
 def generate(source: random.Random) -> Program:
     """A program drawn from a source of random numbers (Hypothesis has one that shrinks)."""
-    strategy = source.choice(("stream", "stream", "graph"))
+    strategy = source.choice(("stream", "stream", "stream", "graph"))
     is_graph = strategy == "graph"
     accepts_refusals = not is_graph or source.randrange(8) == 0
-    ops = _ops(source, source.randint(8, 40), 0, False, accepts_refusals)
+    ops = _ops(source, source.randint(12, 40), 0, False, accepts_refusals)
+    changes_settings = is_graph and source.randrange(3) == 0
     return Program(
         seed=source.randrange(1 << 16),
         ops=ops,
-        size=source.choice((2048, 16384, 32768, 32768)),
-        streams=source.choice((1, 2, 2, 4, 4, 4)),
+        size=source.choice((1024, 4096, 8192, 16384)),
+        streams=source.choice((1, 2, 2, 2, 2, 4, 4, 4, 4, 4)),
         window=source.choice((2, 8, 32, 128)),
         strategy=strategy,
-        jitter_us=source.choice((0, 50, 200)),
-        calls=3 if is_graph else 1,
-        changes_settings=is_graph and source.randrange(2) == 0,
+        jitter_us=source.choice((0, 20, 50, 200)),
+        calls=1 if not is_graph else 4 if changes_settings else 3,
+        changes_settings=changes_settings,
+        same_inputs=is_graph and source.randrange(2) == 0,
     )
 
 
@@ -66,8 +70,8 @@ def _ops(
     names: list[str] = []
     while len(names) < count:
         # Tasks overlap in runs of launches; torch ops and the host wait in between.
-        is_run = is_native or source.randrange(2) == 0
-        length = source.randint(4, 12) if is_run else source.randint(1, 4)
+        is_run = is_native or source.randrange(3) > 0
+        length = source.randint(6, 16) if is_run else source.randint(1, 4)
         names += _names(source, length, depth, is_run, accepts_refusals)
     return tuple(_op(source, name, depth, accepts_refusals) for name in names[:count])
 
@@ -104,8 +108,8 @@ def show(program: Program) -> str:
         f"{name}={getattr(program, name)!r}"
         for name in ("strategy", "streams", "window", "size", "jitter_us", "calls", "seed")
     )
-    changes = ", changes_settings=True" if program.changes_settings else ""
-    return "\n".join([f"Program({head}{changes})", *_lines(program.ops, 1)])
+    flags = [name for name in ("changes_settings", "same_inputs") if getattr(program, name)]
+    return "\n".join([f"Program({head}) {' '.join(flags)}", *_lines(program.ops, 1)])
 
 
 def _lines(ops: tuple[Op, ...], depth: int) -> list[str]:

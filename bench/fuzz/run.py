@@ -19,7 +19,7 @@ import warp as wp
 import kscheduler as ks
 from bench.fuzz.control import Planned
 from bench.fuzz.generate import Program
-from bench.fuzz.machine import Machine, World, execute
+from bench.fuzz.machine import Machine, Op, World, execute
 from kscheduler import _core
 
 __all__ = ["Outcome", "as_written", "difference", "in_window"]
@@ -65,11 +65,12 @@ def in_window(program: Program) -> Outcome:
     world = World(program.size, program.seed)
     outcome = Outcome()
     before = _global_state()
-    with _clean_modes(), _jitter(program.jitter_us):
+    with _clean_modes():
         if program.strategy == "graph":
             _run_graph(program, world, outcome)
         else:
-            _run_stream(program, world, outcome)
+            with _jitter(program.jitter_us):
+                _run_stream(program, world, outcome)
     outcome.seen.append(("left behind", _changes(before, _global_state())))
     return outcome
 
@@ -116,10 +117,23 @@ def _run_graph(program: Program, world: World, outcome: Outcome) -> None:
     decorate = ks.window(size=program.window, streams=program.streams, strategy="graph")
     step = decorate(_step(program, world, window, None))
     for call in range(program.calls):
-        if not _call(program, world, step, call, outcome):
+        # Recording runs one task after the other; a pause before each would only cost time.
+        with _jitter(program.jitter_us if call else 0):
+            is_accepted = _call(program, world, step, call, outcome)
+        if not is_accepted:
             return
-    outcome.replayed = bool(step.timeline())
-    outcome.overlapped = step.report.overlapped
+        outcome.replayed |= bool(step.timeline())
+        outcome.overlapped += step.report.overlapped
+
+
+@dataclass
+class _Setting:
+    """What a program's function finds around it; one object, as recording looks at each."""
+
+    ops: tuple[Op, ...]
+    world: World
+    window: Callable[[int, int], AbstractContextManager[Any]]
+    log: list[str] | None
 
 
 def _step(
@@ -128,12 +142,12 @@ def _step(
     window: Callable[[int, int], AbstractContextManager[Any]],
     log: list[str] | None,
 ) -> Step:
-    ops = program.ops
+    setting = _Setting(program.ops, world, window, log)
 
     def step(inputs: list[torch.Tensor]) -> tuple[Any, ...]:
-        machine = Machine(world, inputs, window, log)
-        execute(machine, ops)
-        return machine.vectors, machine.grids, [], machine.log
+        machine = Machine(setting.world, inputs, setting.window, setting.log)
+        execute(machine, setting.ops)
+        return machine.vectors, machine.grids, machine.arrays, machine.log
 
     return step
 
@@ -141,9 +155,9 @@ def _step(
 def _call(program: Program, world: World, step: Step, call: int, outcome: Outcome) -> bool:
     """One call; returns False when a recording refused it."""
     if program.changes_settings:
-        world.settings.scale = 0.5 + 0.25 * call
-        world.settings.flag = call
-    inputs = world.inputs(call)
+        world.settings.scale = 0.5 + 0.25 * (call // 2)
+        world.settings.flag = call // 2
+    inputs = world.inputs(call, program.same_inputs)
     results: tuple[Any, ...] = ()
     error = None
     try:

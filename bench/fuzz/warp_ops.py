@@ -208,10 +208,11 @@ def draw(m: Machine, a: int, seed: int) -> None:
     launch(kernels.draw, m.array(a).shape[0], seed, m.array(a))
 
 
-@operation(weight=4, native=True)
+@operation(weight=16, native=True)
 def iterate(m: Machine, a: int, steps: int) -> None:
     """A slow kernel in place."""
-    launch(kernels.iterate, m.array(a).shape[0], m.array(a), 5 + steps % 16)
+    x = m.array(a)
+    launch(kernels.iterate, x.shape[0], x, (1 + steps % 8) * 150_000 // max(512, x.shape[0]))
 
 
 @operation(weight=2, native=True)

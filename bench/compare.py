@@ -269,7 +269,7 @@ def run_group(group: Group, options: CompareOptions, lanes: list[Lane]) -> Itera
     for repeat in range(options.repeats):
         for lane in lanes:
             yield f"{lane.arm.label}, batch {repeat + 1} of {options.repeats}"
-            actual = lane.measure(options.steps, max_discarded=options.repeats)
+            actual = lane.measure(options.steps, max_discarded=max(1, options.repeats // 2))
             expected = expected or actual
             if actual is not None and expected is not None:
                 lane.check(expected, actual)

@@ -17,8 +17,10 @@ import enum
 import gc
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter, is_, itemgetter
 from typing import Any
 
 import numpy as np
@@ -80,6 +82,23 @@ class Guard:
         """The guarded name, as the user knows it."""
         return f"{self.owner}[{self.key!r}]" if self.owner == "dict" else f"{self.owner}.{self.key}"
 
+    def stale(self) -> str | None:
+        """What has changed, in words; None if nothing has."""
+        try:
+            now = self.space[self.key]
+        except (KeyError, IndexError):
+            now = MISSING
+        if now is self.value:
+            return None
+        if not is_scalar(self.value):
+            return f"{self.describe()} is another object"
+        if same_scalar(now, self.value):
+            return None
+        return f"{self.describe()} was {self.value!r} and is {now!r}"
+
+
+_Group = tuple[Any, Callable[[Any], Any], list[Any], list[Guard]]
+
 
 @dataclass(slots=True)
 class Guards:
@@ -88,31 +107,59 @@ class Guards:
     scalars: list[Guard] = field(default_factory=list)
     objects: list[Guard] = field(default_factory=list)
     lengths: list[tuple[Any, int]] = field(default_factory=list)
+    _groups: list[_Group] = field(default_factory=list)
 
     def stale(self) -> str | None:
         """What has changed since the recording, in words; None if nothing has."""
-        for guard in self.objects:
-            if _look_up(guard) is not guard.value:
-                return f"{guard.describe()} is another object"
-        for guard in self.scalars:
-            value = _look_up(guard)
-            if value is not guard.value and not same_scalar(value, guard.value):
-                return f"{guard.describe()} was {guard.value!r} and is {value!r}"
         for container, length in self.lengths:
             if len(container) != length:
                 return f"a {type(container).__name__} had {length} items and has {len(container)}"
+        if not self._groups:
+            self._groups = _grouped([*self.objects, *self.scalars])
+        for space, get, values, guards in self._groups:
+            try:
+                if all(map(is_, get(space), values)):
+                    continue
+            except (KeyError, IndexError, AttributeError, ValueError):
+                pass
+            for guard in guards:
+                found = guard.stale()
+                if found is not None:
+                    return found
         return None
 
     def without(self, names: set[tuple[int, str]]) -> None:
         """Drops the guards of attributes that are rebound on each call."""
         self.objects = [g for g in self.objects if (id(g.space), g.key) not in names]
+        self._groups = []
 
 
-def _look_up(guard: Guard) -> Any:
-    try:
-        return guard.space[guard.key]
-    except (KeyError, IndexError):
-        return MISSING
+def _grouped(guards: list[Guard]) -> list[_Group]:
+    """Guards by space: thousands are looked up in the time that a kernel takes."""
+    spaces: dict[tuple[int, bool], list[Guard]] = {}
+    for guard in guards:
+        owner = 0 if _is_cell(guard.space) else id(guard.space)
+        spaces.setdefault((owner, guard.value is MISSING), []).append(guard)
+    return [_group(group) for group in spaces.values()]
+
+
+def _group(guards: list[Guard]) -> _Group:
+    space = guards[0].space
+    names = [guard.key for guard in guards]
+    if _is_cell(space):
+        cells = [guard.space.holder for guard in guards]
+        contents = partial(map, attrgetter("cell_contents"))
+        return cells, contents, [guard.value for guard in guards], guards
+    if guards[0].value is MISSING:
+        return names, partial(map, space.__contains__), [False] * len(names), guards
+    names.append(names[0])  # getters of one name return no tuple
+    if isinstance(space, Attributes):
+        return space.holder, attrgetter(*names), [guard.value for guard in guards], guards
+    return space, itemgetter(*names), [guard.value for guard in guards], guards
+
+
+def _is_cell(space: Any) -> bool:
+    return isinstance(space, Attributes) and isinstance(space.holder, types.CellType)
 
 
 @dataclass(slots=True)
@@ -196,7 +243,8 @@ class GuardCollector:
             owner = holder.__name__ if isinstance(holder, type) else type(value).__name__
             self._visits[key] = _Visit(owner, space, dict(space), holder)
             for name, item in list(dict(space).items()):
-                self._visit(item, depth + 1, name)
+                if not name.startswith("__"):
+                    self._visit(item, depth + 1, name)
 
     def _visit_container(self, value: Any, depth: int) -> None:
         if len(value) > _MAX_ITEMS:
@@ -261,7 +309,7 @@ class GuardCollector:
         changed: list[tuple[Any, str, Any, Any]] = []
         outside = self.reachable()
         for visit in self._visits.values():
-            if id(visit.keep) not in outside:
+            if not visit.owner or id(visit.keep) not in outside:
                 continue  # made by the function itself; nobody else can change it
             for key, before, after in self._entries(visit):
                 self._add(guards, changed, visit.owner, visit, key, before, after)
@@ -348,5 +396,16 @@ class GuardCollector:
         guard = Guard(visit.space, key, after, owner)
         if is_scalar(after):
             guards.scalars.append(guard)
-        elif not isinstance(after, _SKIPPED) and not (owner == "global" and callable(after)):
+        elif isinstance(visit.keep, type) and (callable(after) or hasattr(after, "__get__")):
+            return  # a method or property: code, which nobody exchanges
+        elif not isinstance(after, types.ModuleType) and not _is_installed_code(visit, after):
             guards.objects.append(guard)
+
+
+def _is_installed_code(visit: _Visit, value: Any) -> bool:
+    """Whether a value is a function or class of an installed package, found in its module."""
+    if not callable(value) and not is_foreign(value):
+        return False
+    space = visit.space
+    is_module = isinstance(space, dict) and "__file__" in space and "__name__" in space
+    return is_module and "site-packages" in (space["__file__"] or "")

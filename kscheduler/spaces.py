@@ -39,12 +39,12 @@ class Attributes:
     """The slots of an object, or the contents of a cell, as a mapping."""
 
     def __init__(self, holder: Any, names: tuple[str, ...]) -> None:
-        self._holder = holder
+        self.holder = holder
         self._names = names
 
     def __getitem__(self, name: str) -> Any:
         try:
-            return getattr(self._holder, name)
+            return getattr(self.holder, name)
         except (AttributeError, ValueError):
             raise KeyError(name) from None
 
@@ -132,7 +132,7 @@ def class_values(value: Any) -> set[str]:
         for holder, space in spaces_of(value)
         if isinstance(holder, type)
         for name, held in space.items()
-        if not callable(held) and not hasattr(held, "__get__")
+        if not (name.startswith("__") or callable(held) or hasattr(held, "__get__"))
     }
 
 
@@ -156,6 +156,6 @@ def is_foreign(value: Any) -> bool:
     """Objects of libraries whose insides are not the user's settings."""
     module = type(value).__module__ or ""
     root = module.partition(".")[0]
-    if root in ("warp", "numpy", "kscheduler", "threading", "logging", "inspect"):
+    if root in ("warp", "numpy", "kscheduler", "threading", "logging", "inspect", "dataclasses"):
         return True
     return root == "torch" and not isinstance(value, torch.nn.Module)

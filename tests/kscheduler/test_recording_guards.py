@@ -34,6 +34,10 @@ class Holder:
     gain = 2.0
 
 
+def gain_now():
+    return 2.0
+
+
 class Options:
     gain = 2.0
 
@@ -269,6 +273,22 @@ def _queue():
     return lambda: times(ONES, queue[1]), change
 
 
+def _function():
+    holder = types.SimpleNamespace(gain=lambda: 2.0)
+
+    def change(value):
+        holder.gain = lambda: value
+
+    return lambda: times(ONES, holder.gain()), change
+
+
+def _global_function():
+    def change(value):
+        globals()["gain_now"] = lambda: value
+
+    return lambda: times(ONES, gain_now()), change
+
+
 def _new_key():
     gains = {}
 
@@ -284,7 +304,8 @@ KINDS = [
     _attribute, _global, _global_dict, _global_namespace, _closure, _slots, _class_attribute,
     _list, _length_of_list, _dict, _nested_list, _nested_dict, _enumeration, _numpy_number, _tuple,
     _replaced_object, _replaced_array, _replaced_tensor, _argument_of_an_inner_function,
-    _module_parameter, _global_class, _user_module, _set, _queue, _new_key,
+    _module_parameter, _global_class, _user_module, _set, _queue, _function, _global_function,
+    _new_key,
 ]  # fmt: skip
 
 

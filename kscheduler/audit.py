@@ -7,7 +7,7 @@ no task has ever named, are invisible to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,12 +18,14 @@ from kscheduler.intercept.current import current_sink, entered
 from kscheduler.intercept.torch_access import op_accesses
 from kscheduler.intercept.torch_ops import TorchInterceptor
 from kscheduler.intercept.user_line import user_line
-from kscheduler.intercept.warp_launch import pack
+from kscheduler.intercept.warp_launch import argument_spans, pack
 from kscheduler.intercept.warp_patches import WarpPatches, condition_holds
 from kscheduler.memory import Snapshot, covers, merge_spans
 from kscheduler.native import NativeCall
 
 __all__ = ["AuditReport", "Undeclared", "audit"]
+
+_GAP_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ class AuditSink:
         self._freed: list[int] = []
 
     def launch(self, kernel: Any, hooks: Any, params: Any, adjoint: bool) -> None:
-        """Checks a launch."""
+        """Checks a launch; arrays that it does not declare are looked at, too."""
+        self._look_at(argument_spans(kernel, params))
         self.native(pack(kernel, hooks, params, adjoint, lanes=1))
 
     def native(self, call: NativeCall) -> None:
@@ -118,8 +121,7 @@ class AuditSink:
     ) -> Any:
         """Checks a declared callable."""
         self._keep.append(arrays)
-        for array in arrays:  # also those that are not declared
-            self._learn(_whole(array))
+        self._look_at(_whole(array) for array in arrays)  # also those that are not declared
         return self._checked(name, accesses, run)
 
     def _checked(
@@ -129,16 +131,18 @@ class AuditSink:
         if declared is None:
             self.report.unknown.append(name)
             return run()
-        for access in declared:
-            self._learn(access)
+        self._look_at(declared)
         before = Snapshot(merge_spans(self._known.values()))
         result = run()
         written = [access for access in declared if access.mode & WRITE]
-        for start, end in before.changes():
-            if not covers(written, start, end):
-                found = Undeclared(name, start, end, user_line(), declared)
-                self.report.undeclared.append(found)
+        wrong = [span for span in before.changes() if not covers(written, *span)]
+        for start, end in _joined(wrong):
+            self.report.undeclared.append(Undeclared(name, start, end, user_line(), declared))
         return result
+
+    def _look_at(self, accesses: Iterable[Access]) -> None:
+        for access in accesses:
+            self._learn(access)
 
     def _learn(self, access: Access) -> None:
         self._known.setdefault((access.start, access.end), access)
@@ -189,6 +193,17 @@ class AuditSink:
         side = on_true if condition_holds(condition) else on_false
         if side is not None:
             side(**kwargs)
+
+
+def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans with short gaps closed: some bytes of a number may be what they were."""
+    joined: list[tuple[int, int]] = []
+    for start, end in spans:
+        if joined and start - joined[-1][1] < _GAP_BYTES:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined
 
 
 def _whole(array: Any) -> Access:

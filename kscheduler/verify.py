@@ -8,7 +8,7 @@ where the outcome changes, the pair of tasks whose edge is missing is found by b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,11 +89,14 @@ class _Scout(AuditSink):
     def _checked(
         self, name: str, declared: tuple[Access, ...] | None, run: Callable[[], Any]
     ) -> Any:
-        for access in declared or ():
+        self._look_at(declared or ())
+        return run()
+
+    def _look_at(self, accesses: Iterable[Access]) -> None:
+        for access in accesses:
             if access.start < access.end and (access.start, access.end) not in self._known:
                 self._learn(access)
                 self.first.append((access, Snapshot([(access.start, access.end)])))
-        return run()
 
     def restore(self) -> None:
         """Puts the memory back to what it was before the function ran."""

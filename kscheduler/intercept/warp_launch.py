@@ -29,7 +29,7 @@ from kscheduler.native import (
     structure_bytes,
 )
 
-__all__ = ["MAX_LANES", "pack", "prepared_entry"]
+__all__ = ["MAX_LANES", "argument_spans", "pack", "prepared_entry"]
 
 MAX_LANES = 64
 _ARGS_OFFSET = 32  # launch bounds take at most 32 bytes
@@ -143,6 +143,16 @@ def launch_accesses(
             return None
         found += reached
     return merge(found)
+
+
+def argument_spans(kernel: Any, params: Sequence[Any]) -> list[Access]:
+    """The memory of all array arguments of a launch, whatever the kernel is known to touch."""
+    found: list[Access] = []
+    count = len(kernel.adj.args)
+    for index, value in enumerate(params[1:]):
+        kind = kernel.adj.args[index % count].type
+        found += _argument_accesses(kind, value, READ_WRITE, False, True) or []
+    return [access for access in found if access.start < access.end]
 
 
 def _argument_accesses(

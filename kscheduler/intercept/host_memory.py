@@ -1,8 +1,8 @@
 """Arrays whose memory the host reaches without a call that anybody could see.
 
-NumPy's memory, wrapped without a copy (`torch.from_numpy`, ``wp.array(..., copy=False)``), and memory
-shared with other processes belong to the host from the start. Guarantee: such an array is found
-wherever it is passed; one with memory of its own is looked at once. Not seen: views that were taken
+NumPy's memory, wrapped without a copy (`torch.from_numpy`, ``wp.array(..., copy=False)``), and
+memory shared with other processes belong to the host from the start. Guarantee: such an array is
+found wherever it is passed; one with memory of its own is looked at once. Not seen: views that were taken
 of ordinary memory before (``t.numpy()`` before the window), and arrays made from a bare pointer.
 """
 
@@ -16,7 +16,7 @@ import warp
 from kscheduler.access import READ_WRITE, Access, strided_access
 from kscheduler.intercept.torch_access import storage_access
 
-__all__ = ["PRIVATE_MARK", "host_memory"]
+__all__ = ["PRIVATE_MARK", "host_memory", "is_bare"]
 
 PRIVATE_MARK = "_kscheduler_is_private"  # the native launcher looks for it, too
 
@@ -35,6 +35,19 @@ def host_memory(owner: Any) -> Access | None:
         return _tensor_memory(owner)
     source = getattr(owner, "_ref", None)  # an array descriptor made by warp.from_torch
     return _tensor_memory(source) if isinstance(source, torch.Tensor) else None
+
+
+def is_bare(array: Any) -> bool:
+    """Whether a Warp array was made from a pointer alone, so that nobody keeps its memory."""
+    if not isinstance(array, warp.array):
+        return False
+    attributes = vars(array)
+    return (
+        attributes.get("deleter") is None
+        and attributes.get("_ref") is None
+        and attributes.get("_tensor") is None
+        and bool(array.ptr)
+    )
 
 
 def _array_memory(array: Any) -> Access | None:

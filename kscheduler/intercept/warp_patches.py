@@ -23,6 +23,7 @@ from kscheduler.access import WRITE, Access
 from kscheduler.errors import UnsupportedVersion
 from kscheduler.intercept import warp_memory
 from kscheduler.intercept.current import current_sink
+from kscheduler.intercept.host_memory import is_bare
 from kscheduler.intercept.warp_launch import pack
 from kscheduler.native import as_address
 
@@ -82,7 +83,7 @@ class WarpPatches:
                 cls._set(module, name, _owned(getattr(original, name)))
         for module in (warp, context):
             cls._set(module, "launch", _core.launch)
-            cls._set(module, "copy", _owned(original.copy))
+            cls._set(module, "copy", _copy)
             cls._set(module, "capture_while", capture_while)
             cls._set(module, "capture_if", capture_if)
             for name in _SYNCHRONIZING:
@@ -202,6 +203,20 @@ def _owned(function: Callable[..., Any], first_only: bool = False) -> Callable[.
 
     owned.__wrapped__ = function  # type: ignore[attr-defined]
     return owned
+
+
+def _copy(*args: Any, **kwargs: Any) -> Any:
+    """`wp.copy`; ``wp.array(data)`` ends here too, with a source that dies at once."""
+    sink = current_sink()
+    if sink is None:
+        return original.copy(*args, **kwargs)
+    arrays = [*args[:2], *(kwargs[name] for name in ("dest", "src") if name in kwargs)]
+    before = sink.owners
+    sink.owners = None if any(map(is_bare, arrays)) else _flat(arrays)
+    try:
+        return original.copy(*args, **kwargs)
+    finally:
+        sink.owners = before
 
 
 def _invoke(kernel: Any, hooks: Any, params: Any, adjoint: bool) -> None:

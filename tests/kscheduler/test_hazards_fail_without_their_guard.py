@@ -26,8 +26,11 @@ FILES = (
     test_hazards_own,
     test_hazards_threads,
 )
-KNOWN = "a1 a2 b1 b2 c1 c2 d1 d2 e1 e2 f1 f2 g1 g2 i1 i2 k1 k2 l1 l2 m1 n2".split()
-OWN = "float_mode tile_module changing_body busy_core".split()
+KNOWN = (
+    *("a1", "a2", "b1", "b2", "c1", "c2", "d1", "d2", "e1", "e2", "f1", "f2"),
+    *("g1", "g2", "i1", "i2", "k1", "k2", "l1", "l2", "m1", "n2"),
+)
+OWN = ("float_mode", "tile_module", "changing_body", "busy_core")
 WITH_SWITCH = [row for row in ROWS if row.switch is not None and not row.needs_gpu]
 
 

@@ -1,4 +1,4 @@
-"""Faults that others shipped: stale replays, hidden writers, compiled code, modes (rows I, L, M, N)."""
+"""Faults others shipped: stale replays, hidden writers, compiled code, modes (rows I, L to N)."""
 
 from __future__ import annotations
 
@@ -307,13 +307,6 @@ def test_n2_recording_of_another_mode_is_not_replayed():
     with torch.no_grad():
         assert not forward(x).is_inference()
         assert not forward(x).is_inference()
-    try:
-        loss = forward(x)
-    except ks.NotReplayable as refusal:  # grad is refused by name, never given up in silence
-        assert "requires grad" in str(refusal)
-    else:
-        assert loss.requires_grad
-        loss.backward()
-        assert torch.equal(weight.grad, torch.full((8, 8), 8.0))
+    # Gradients are refused by name, never given up in silence.
     with pytest.raises(ks.NotReplayable, match="requires grad"):
         forward(x)

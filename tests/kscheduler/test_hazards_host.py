@@ -224,7 +224,11 @@ def _five_ops(x, array, error):
 def test_g1_exception_leaves_finished_tasks_and_nothing_else():
     x = torch.zeros(N)
     error = ValueError("third op")
-    with held(kernels.fill) as latch, pytest.raises(ValueError) as caught, ks.window(streams=2):
+    with (
+        held(kernels.fill) as latch,
+        pytest.raises(ValueError, match="third") as caught,
+        ks.window(streams=2),
+    ):
         launch(kernels.fill, [wp.from_torch(x), 5.0])
         latch.wait()
         _five_ops(x, wp.from_torch(x), error)
@@ -242,11 +246,11 @@ def test_g1_hundred_exceptions_leave_no_trace():
     failing = graph(_five_ops)
     sizes = []
     for round_number in range(100):
-        error = ValueError(round_number)
-        with pytest.raises(ValueError) as caught, ks.window(streams=2):
+        error = ValueError(f"round {round_number}")
+        with pytest.raises(ValueError, match="round") as caught, ks.window(streams=2):
             _five_ops(x, array, error)
         assert caught.value is error
-        with pytest.raises(ValueError) as caught:
+        with pytest.raises(ValueError, match="round") as caught:
             failing(x, array, error)
         assert caught.value is error
         del caught, error

@@ -20,7 +20,7 @@ import kscheduler as ks
 from kscheduler.intercept import warp_patches
 
 N = 256
-STEPS = 25
+STEPS = 12
 
 
 def launch(kernel, inputs, outputs=(), dim=N):

@@ -145,9 +145,8 @@ class _Recorder:
 
 
 def _swapping_loop(is_swapping):
-    def program():
+    def program(left):
         arrays = [wp.from_torch(t) for t in (torch.ones(N), torch.zeros(N))]
-        left = wp.array([4], dtype=int, device="cpu")
 
         def body():
             launch(kernels.step_down, [arrays[0]], [arrays[1], left])
@@ -160,11 +159,15 @@ def _swapping_loop(is_swapping):
     return program
 
 
+def four():
+    return wp.array([4], dtype=int, device="cpu")
+
+
 @hazard()
 def test_changing_body_of_a_loop_runs_as_written_in_a_window():
-    expected = _swapping_loop(True)()
+    expected = _swapping_loop(True)(four())
     with ks.window(streams=2), held(kernels.step_down) as latch:
-        result = _swapping_loop(True)()
+        result = _swapping_loop(True)(four())
         assert not latch.is_standing
     assert all(map(torch.equal, expected, result))
 
@@ -175,7 +178,7 @@ def test_changing_body_of_a_loop_runs_as_written_in_a_window():
 )
 def test_changing_body_of_a_loop_is_not_recorded():
     with pytest.raises(ks.NotReplayable, match="not the same in each iteration"):
-        graph(_swapping_loop(True))()
+        graph(_swapping_loop(True))(four())
 
 
 # --- a busy machine ------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import kscheduler as ks
 from kscheduler.intercept import warp_patches
 
 N = 64
-ROUNDS = 500
+ROUNDS = 300
 SINKS: list = []
 
 
@@ -103,7 +103,7 @@ def test_k2_rows_written_in_one_window_are_never_torn_in_another():
     sample()
     writer.join()
     assert not torn
-    with lock, ks.window(streams=2), held(kernels.fill) as latch:
+    with lock, held(kernels.fill) as latch, ks.window(streams=2):
         launch(kernels.fill, [array, -1.0])
         latch.wait()
         launch(kernels.scale_into, [array, 1.0], [wp.from_torch(rows[0])])

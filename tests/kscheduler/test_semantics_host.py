@@ -61,22 +61,21 @@ def test_branch_on_a_value_takes_the_side_of_program_order():
         assert program() == expected
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda x: x[0].item(),
-        lambda x: bool(x[0]),
-        lambda x: float(x[0]),
-        lambda x: 1 if x[0] > 0 else 2,
-        lambda x: str(x),
-        lambda x: x.tolist(),
-        lambda x: x.numpy(),
-        lambda x: x.data_ptr(),
-        lambda x: np.from_dlpack(x),
-        lambda x: wp.from_torch(x).numpy(),
-    ],
-    ids="item bool float if str tolist numpy data_ptr dlpack warp_numpy".split(),
-)
+HOST_READS = {
+    "item": lambda x: x[0].item(),
+    "bool": lambda x: bool(x[0]),
+    "float": lambda x: float(x[0]),
+    "if": lambda x: 1 if x[0] > 0 else 2,
+    "str": str,
+    "tolist": lambda x: x.tolist(),
+    "numpy": lambda x: x.numpy(),
+    "data_ptr": lambda x: x.data_ptr(),
+    "dlpack": np.from_dlpack,
+    "warp_numpy": lambda x: wp.from_torch(x).numpy(),
+}
+
+
+@pytest.mark.parametrize("read", HOST_READS.values(), ids=HOST_READS.keys())
 def test_recording_refuses_a_host_read_and_says_where(read):
     step = graph(lambda x: read(x + 1.0))
     with pytest.raises(ks.NotReplayable, match=r"test_semantics_host\.py:\d+"):
@@ -209,6 +208,17 @@ def test_source_of_a_copy_may_be_changed_at_once():
     assert (filled == 2.0).all()
 
 
+@pytest.mark.parametrize("kind", ["array_copy", "memcpy"])
+def test_array_made_of_a_list_does_not_read_it_later(kind):
+    with held(kind, "memory"), ks.window(streams=2):
+        made = [wp.array([k, k + 1.0], dtype=float, device="cpu") for k in range(50)]
+        strided = wp.array(np.arange(20.0, dtype=np.float32)[::2].copy()[::5], device="cpu")
+        ballast = [np.full(2, -1.0, np.float32) for _ in range(100)]
+    assert [a.numpy().tolist() for a in made] == [[k, k + 1.0] for k in range(50)]
+    assert strided.numpy().tolist() == [0.0, 10.0]
+    assert len(ballast) == 100
+
+
 def test_copy_to_the_host_is_finished_even_if_it_need_not_be():
     x = torch.zeros(N)
     with ks.window(streams=2), held(kernels.fill) as latch:
@@ -231,7 +241,7 @@ def test_copy_from_a_gpu_is_finished_when_it_is_read():
     assert seen == [1.0] * (1 << 20)
 
 
-# --- 11: shapes and control flow that depend on data -----------------------------------------------
+# --- 11: shapes and control flow that depend on data ----------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -244,7 +254,7 @@ def test_copy_from_a_gpu_is_finished_when_it_is_read():
         lambda x: torch.where(x > 0)[0],
         lambda x: torch.repeat_interleave(x, (x + 1).long()),
     ],
-    ids="nonzero masked_select unique mask where repeat_interleave".split(),
+    ids=["nonzero", "masked_select", "unique", "mask", "where", "repeat_interleave"],
 )
 def test_shapes_that_depend_on_data_are_those_of_program_order(pick):
     source = torch.tensor([0.0, 1.0, 0.0, 2.0])

@@ -1,4 +1,4 @@
-"""Semantics 5 to 9: generators, autograd, streams, unknown ops, and tensors that outlive a window."""
+"""Semantics 5 to 9: generators, autograd, streams, unknown ops, tensors that outlive a window."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_sparse_tensors_are_behind_everything():
     assert window.report.fences["unknown_access"] >= 1
 
 
-# --- 9: tensors that outlive the window -------------------------------------------------------------
+# --- 9: tensors that outlive the window -----------------------------------------------------------
 
 
 def test_results_are_ordinary_tensors_at_the_end():

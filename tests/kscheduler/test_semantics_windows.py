@@ -1,4 +1,4 @@
-"""Semantics 4, 12 and 13: windows in windows, in threads, across forks, and around compiled code."""
+"""Semantics 4, 12 and 13: windows in windows, in threads, across forks, around compiled code."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_forked_child_makes_threads_of_its_own():
     assert (x == 2.0).all()
 
 
-# --- 13: compiled code and graphs of others --------------------------------------------------------
+# --- 13: compiled code and graphs of others -------------------------------------------------------
 
 
 def test_compiled_callable_and_tasks_take_turns():

@@ -2,8 +2,9 @@
 
 NumPy's memory, wrapped without a copy (`torch.from_numpy`, ``wp.array(..., copy=False)``), and
 memory shared with other processes belong to the host from the start. Guarantee: such an array is
-found wherever it is passed; one with memory of its own is looked at once. Not seen: views that were taken
-of ordinary memory before (``t.numpy()`` before the window), and arrays made from a bare pointer.
+found wherever it is passed; one with memory of its own is looked at once. Not seen: views that
+were taken of ordinary memory before (``t.numpy()`` before the window), and arrays made from a bare
+pointer.
 """
 
 from __future__ import annotations

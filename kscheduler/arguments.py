@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -114,7 +114,7 @@ def modes_key() -> tuple[Any, ...]:
 
 
 def take_apart(
-    result: Any, leaves: list[Any], is_known: Callable[[Any], bool]
+    result: Any, leaves: list[Any], is_known: Callable[[Any], bool], given: Sequence[Any] = ()
 ) -> Callable[[list[Any]], Any]:
     """Collects the tensors of a result and returns what builds an equal result from others.
 
@@ -122,6 +122,8 @@ def take_apart(
         result: What the recorded function returned.
         leaves: Receives its tensors.
         is_known: Whether an object existed outside of the call (the caller, an argument).
+        given: The arrays among the arguments. What is returned takes those of its own call, after
+            the tensors.
 
     Raises:
         NotReplayable: The result holds an object that a replay could not make again.
@@ -130,13 +132,15 @@ def take_apart(
         index = len(leaves)
         leaves.append(result)
         return lambda values: values[index]
-    if is_scalar(result) or isinstance(result, warp.array):
+    if is_scalar(result):
         return lambda values: result
+    if isinstance(result, warp.array):
+        return _take_array(result, is_known, given)
     if isinstance(result, dict) and type(result) is dict:
-        makers = {k: take_apart(v, leaves, is_known) for k, v in result.items()}
+        makers = {k: take_apart(v, leaves, is_known, given) for k, v in result.items()}
         return lambda values: {k: make(values) for k, make in makers.items()}
     if isinstance(result, (list, tuple)):
-        parts = [take_apart(item, leaves, is_known) for item in result]
+        parts = [take_apart(item, leaves, is_known, given) for item in result]
         kind = type(result)
         if hasattr(result, "_fields"):
             return lambda values: kind(*[make(values) for make in parts])
@@ -144,11 +148,26 @@ def take_apart(
     if is_known(result):
         return lambda values: result
     if dataclasses.is_dataclass(result) and not isinstance(result, type):
-        made = {f.name: take_apart(getattr(result, f.name), leaves, is_known)
+        made = {f.name: take_apart(getattr(result, f.name), leaves, is_known, given)
                 for f in dataclasses.fields(result)}  # fmt: skip
         make_one = type(result)
         return lambda values: make_one(**{name: make(values) for name, make in made.items()})
     raise NotReplayable(
         f"the function returns a new {type(result).__name__}, which a replay cannot make again; "
         "return tensors, numbers, or lists, tuples, dicts and dataclasses of them"
+    )
+
+
+def _take_array(
+    array: Any, is_known: Callable[[Any], bool], given: Sequence[Any]
+) -> Callable[[list[Any]], Any]:
+    for index, argument in enumerate(given):
+        if argument is array:
+            place = index - len(given)
+            return lambda values: values[place]
+    if is_known(array):
+        return lambda values: array
+    raise NotReplayable(
+        f"the function returns a new Warp array of shape {array.shape}, whose memory a replay "
+        "would fill again or leave behind; write into an array from outside, or return tensors"
     )

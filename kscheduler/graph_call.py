@@ -71,19 +71,19 @@ class Recording:
         )
 
     def _replay(self, leaves: list[Any], run: Callable[[Any], None]) -> Any:
-        leaves = leaves + [getattr(holder, name) for holder, name in self.carried]
-        self.program.rebind([_address(leaf) for leaf in leaves])
+        all_leaves = leaves + [getattr(holder, name) for holder, name in self.carried]
+        self.program.rebind([_address(leaf) for leaf in all_leaves])
         tape = self.sink.tape
-        values = tape.begin_replay([x for x in leaves if isinstance(x, torch.Tensor)])
+        values = tape.begin_replay([x for x in all_leaves if isinstance(x, torch.Tensor)])
         run(values)
-        return self.hand_out(values)
+        return self.hand_out(values, leaves)
 
-    def hand_out(self, values: list[Any]) -> Any:
+    def hand_out(self, values: list[Any], leaves: list[Any]) -> Any:
         """Sets the carried attributes and builds the result from the tape's values."""
         made = self.sink.tape.outputs(values, self.outputs)
         for (holder, name), value in zip(self.carried, made, strict=False):
             setattr(holder, name, value)
-        return self.build(made)
+        return self.build([*made, *leaves])
 
 
 def _address(leaf: Any) -> int:
@@ -190,7 +190,9 @@ class GraphCall:
         try:
             grown = self._check_changes(key, changed, carried)
             outputs = [getattr(holder, name) for holder, name in carried]
-            build = take_apart(result, outputs, lambda value: id(value) in known)
+            build = take_apart(
+                result, outputs, lambda value: id(value) in known, arguments.leaves
+            )
             if sink.refusal is not None:
                 raise sink.refusal
         except NotReplayable as error:
@@ -216,7 +218,7 @@ class GraphCall:
         self.last = recording
         self._seconds = time.perf_counter() - start
         # What later replays overwrite is handed out as a copy, as in each replay.
-        return recording.hand_out(sink.tape.recorded_values())
+        return recording.hand_out(sink.tape.recorded_values(), arguments.leaves)
 
     def _check_changes(
         self, key: Any, changed: list[tuple[Any, str, Any, Any]], carried: list[tuple[Any, str]]

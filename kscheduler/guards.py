@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from kscheduler import _core
 from kscheduler.intercept.user_line import is_library
 from kscheduler.spaces import (
     MISSING,
@@ -179,7 +180,7 @@ class GuardCollector:
 
     def __init__(self) -> None:
         self._names: set[str] = set()
-        self._codes: set[types.CodeType] = set()
+        self._codes: dict[int, types.CodeType] = {}
         self._visits: dict[Any, _Visit] = {}
         self._globals: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
         self._global_names: dict[int, set[str]] = {}
@@ -192,23 +193,26 @@ class GuardCollector:
 
     def __enter__(self) -> GuardCollector:
         self._previous = sys.getprofile()
-        sys.setprofile(self._on_event)
+        _core.set_call_hook(self._on_call)
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        sys.setprofile(self._previous)
+        _core.set_call_hook(None)
+        if self._previous is not None:
+            sys.setprofile(self._previous)
 
     def add_root(self, value: Any) -> None:
         """Visits an object from outside, such as an argument of the recorded function."""
         self._roots.append(value)
         self._visit(value, 0)
 
-    def _on_event(self, frame: types.FrameType, event: str, _: Any) -> None:
-        if event != "call" or is_library(frame.f_code.co_filename):
-            return
+    def _on_call(self, frame: types.FrameType) -> bool:
+        """Looks at a call; False: not at this code again."""
         code = frame.f_code
-        if code not in self._codes:
-            self._codes.add(code)
+        if is_library(code.co_filename):
+            return False
+        if id(code) not in self._codes:  # the hash of a code object takes long
+            self._codes[id(code)] = code
             self._names.update(code.co_names)
             space = frame.f_globals
             names = self._global_names.setdefault(id(space), set())
@@ -222,6 +226,7 @@ class GuardCollector:
                 self._closures.add(code)
         for value in values.values():
             self._visit(value, 0)
+        return True
 
     def _visit(self, value: Any, depth: int, name: str = "") -> None:
         if isinstance(value, _CONTAINERS):
@@ -336,9 +341,11 @@ class GuardCollector:
         seen: set[int] = set()
         while stack:
             value = stack.pop()
-            if id(value) in seen or is_scalar(value) or is_array(value):
+            if id(value) in seen or is_scalar(value):
                 continue
             seen.add(id(value))
+            if is_array(value):
+                continue
             if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
                 stack += value
             elif isinstance(value, dict):

@@ -67,7 +67,8 @@ KNOWN: dict[str, Program] = {
         *_each("temporary", (0, 1), (2, 3), (4, 5)), Op("torch_temporary", (0, 2)), repeat=6
     ),
     "loop on data": _program(
-        Op("native_loop", (0, 0, 3), ((Op("iterate", (0, SLOW)), Op("scale", (0, 1, 1))),)), repeat=4
+        Op("native_loop", (0, 0, 3), ((Op("iterate", (0, SLOW)), Op("scale", (0, 1, 1))),)),
+        repeat=4,
     ),
     "host read": _program(Op("iterate", (5, SLOW)), Op("read_item", (1,)), repeat=4),
     "shorter than the flush": _program(
@@ -91,5 +92,11 @@ KNOWN: dict[str, Program] = {
         Op("new_zeros", (3, 1)), Op("add_scaled", (0, 3, 1)), Op("new_zeros", (4, 1))
     ),
     # A recording handed out Warp views of the first call's argument.
-    "recorded view of an input": _recorded(Op("from_torch", (3, 0)), Op("scale", (0, 1, 1))),
+    "recorded view of an input": _recorded(
+        Op("from_torch", (3, 0)), Op("scale", (0, 1, 1)), Op("return_array", (3,))
+    ),
+    # Or of the results of its own torch ops.
+    "recorded view of a result": _recorded(
+        Op("sort_vector", (0, 1)), Op("from_torch", (3, 0)), Op("return_array", (3,))
+    ),
 }

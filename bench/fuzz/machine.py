@@ -108,7 +108,6 @@ class World:
     counters: list[wp.array] = field(init=False)
     generator: torch.Generator = field(init=False)
     settings: Settings = field(init=False)
-    _inputs: list[torch.Tensor] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         random = np.random.default_rng(self.seed)
@@ -130,20 +129,12 @@ class World:
         self.settings = Settings()
         torch.manual_seed(self.seed)
 
-    def inputs(self, call: int, same: bool) -> list[torch.Tensor]:
-        """Two arguments of the program's function: (size,) and (size / 8, 8) float32.
-
-        They are new tensors, or those of the last call with new contents.
-        """
+    def inputs(self, call: int) -> list[torch.Tensor]:
+        """Two new arguments of the program's function: (size,) and (size / 8, 8) float32."""
         random = np.random.default_rng([self.seed, call])
         shapes = ((self.size,), (self.size // COLUMNS, COLUMNS))
         values = [2.0 * random.random(shape, np.float32) - 1.0 for shape in shapes]
-        new = [torch.from_numpy(value).clone() for value in values]
-        if not same or self._inputs is None:
-            self._inputs = new
-        for tensor, value in zip(self._inputs, new, strict=True):
-            tensor.copy_(value)
-        return list(self._inputs)
+        return [torch.from_numpy(value).clone() for value in values]
 
 
 class Machine:
@@ -156,6 +147,7 @@ class Machine:
         tables: Two-dimensional float32 Warp arrays.
         indices: One-dimensional int32 tensors.
         points: vec3 Warp arrays.
+        returned: Warp arrays that the function returns.
         log: What the host has seen.
     """
 
@@ -171,6 +163,7 @@ class Machine:
         half = world.size // 2
         self.world = world
         self.window = window
+        self.returned: list[wp.array] = []
         self.log = [] if log is None else log
         self.vectors = [first, second, third, second[::2], second[1::2], third[half - 1 :]]
         self.grids = [grid, grid[:, 0:3], grid[:, 3:6], grid[:, 2:4]]

@@ -49,11 +49,12 @@ def as_written(program: Program) -> Outcome:
     """The program without a window."""
     world = World(program.size, program.seed)
     outcome = Outcome()
+    calls = _Calls(program, world)
     with _clean_modes():
         for call in range(program.calls):
             log: list[str] = []
             step = _step(program, world, _no_window, log)
-            _call(program, world, step, call, outcome)
+            calls.run(step, call, outcome)
             kinds = set(log) & {"no", "maybe"}
             refusal = "yes" if "no" in kinds else "maybe" if kinds else "no"
             outcome.refusals.append(refusal)
@@ -106,7 +107,7 @@ def _run_stream(program: Program, world: World, outcome: Outcome) -> None:
         with used:
             return step(inputs)
 
-    _call(program, world, inside, 0, outcome)
+    _Calls(program, world).run(inside, 0, outcome)
     outcome.overlapped = used.report.overlapped
 
 
@@ -116,10 +117,11 @@ def _run_graph(program: Program, world: World, outcome: Outcome) -> None:
 
     decorate = ks.window(size=program.window, streams=program.streams, strategy="graph")
     step = decorate(_step(program, world, window, None))
+    calls = _Calls(program, world)
     for call in range(program.calls):
         # Recording runs one task after the other; a pause before each would only cost time.
         with _jitter(program.jitter_us if call else 0):
-            is_accepted = _call(program, world, step, call, outcome)
+            is_accepted = calls.run(step, call, outcome)
         if not is_accepted:
             return
         outcome.replayed |= bool(step.timeline())
@@ -147,30 +149,50 @@ def _step(
     def step(inputs: list[torch.Tensor]) -> tuple[Any, ...]:
         machine = Machine(setting.world, inputs, setting.window, setting.log)
         execute(machine, setting.ops)
-        return machine.vectors, machine.grids, machine.arrays, machine.log
+        return machine.vectors, machine.grids, machine.returned, machine.log
 
     return step
 
 
-def _call(program: Program, world: World, step: Step, call: int, outcome: Outcome) -> bool:
-    """One call; returns False when a recording refused it."""
-    if program.changes_settings:
-        world.settings.scale = 0.5 + 0.25 * (call // 2)
-        world.settings.flag = call // 2
-    inputs = world.inputs(call, program.same_inputs)
-    results: tuple[Any, ...] = ()
-    error = None
-    try:
-        results = step(inputs)
-    except ks.NotReplayable as refused:
-        outcome.seen.append((f"call {call} refused", str(refused)))
-        return False
-    except (Planned, RuntimeError, IndexError) as raised:
-        error = (type(raised).__name__, str(raised), _line(raised))
-    outcome.seen.append((f"call {call} error", error))
-    for name, value in _observed(world, inputs, results):
-        outcome.seen.append((f"call {call} {name}", value))
-    return True
+class _Calls:
+    """The calls of a program's function, one after the other."""
+
+    def __init__(self, program: Program, world: World) -> None:
+        self._program = program
+        self._world = world
+        self._inputs: list[torch.Tensor] | None = None
+        self._results: tuple[Any, ...] = ()  # of the last call
+
+    def run(self, step: Step, call: int, outcome: Outcome) -> bool:
+        """One call; returns False when a recording refused it."""
+        if self._program.changes_settings:
+            self._world.settings.scale = 0.5 + 0.25 * (call // 2)
+            self._world.settings.flag = call // 2
+        inputs = self._next_inputs(call)
+        earlier, self._results = self._results, ()
+        error = None
+        try:
+            self._results = step(inputs)
+        except ks.NotReplayable as refused:
+            outcome.seen.append((f"call {call} refused", str(refused)))
+            return False
+        except (Planned, RuntimeError, IndexError) as raised:
+            error = (type(raised).__name__, str(raised), _line(raised))
+        outcome.seen.append((f"call {call} error", error))
+        for name, value in _observed(self._world, inputs, self._results):
+            outcome.seen.append((f"call {call} {name}", value))
+        for name, value in _results(earlier):
+            outcome.seen.append((f"after call {call}, earlier {name}", value))
+        return True
+
+    def _next_inputs(self, call: int) -> list[torch.Tensor]:
+        new = self._world.inputs(call)
+        if self._inputs is None or not self._program.same_inputs:
+            self._inputs = new
+        else:
+            for tensor, value in zip(self._inputs, new, strict=True):
+                tensor.copy_(value)
+        return list(self._inputs)
 
 
 def _line(error: BaseException) -> tuple[str, int]:
@@ -189,14 +211,20 @@ def _observed(
         ("torch array", world.torch_arrays),
         ("warp array", [*world.warp_arrays, world.table, world.points, *world.counters]),
         ("index", [world.index]),
-        *zip(("vector", "grid", "array"), results[:3], strict=False),
     ):
         for number, array in enumerate(arrays):
             yield f"{kind} {number}", _bytes(array)
+    yield from _results(results)
     if results:
         yield "log", tuple(results[3])
     yield "random state", torch.get_rng_state().numpy().tobytes()
     yield "own generator", world.generator.get_state().numpy().tobytes()
+
+
+def _results(results: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    for kind, arrays in zip(("vector", "grid", "array"), results[:3], strict=False):
+        for number, array in enumerate(arrays):
+            yield f"{kind} {number}", _bytes(array)
 
 
 def _bytes(array: Any) -> tuple[Any, ...]:

@@ -416,6 +416,18 @@ def array_slice(m: Machine, target: int, a: int, start: int, step: int) -> None:
     m.set_array(target, source[max(0, begin - 1) :: 1 + step % 3])
 
 
+@operation(weight=1, replay="maybe")
+def return_array(m: Machine, a: int) -> None:
+    """An array as a part of the function's result; a new one cannot be replayed."""
+    m.returned.append(m.array(a))
+
+
+@operation(weight=1)
+def return_known_array(m: Machine, a: int) -> None:
+    """An array that outlives the call as a part of the function's result."""
+    m.returned.append(m.world.warp_arrays[a % len(m.world.warp_arrays)])
+
+
 @operation(weight=1)
 def table_row(m: Machine, target: int, a: int, row: int) -> None:
     """A row of a table as an array."""

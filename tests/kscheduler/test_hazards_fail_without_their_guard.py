@@ -80,5 +80,6 @@ def test_most_known_rows_fail_without_the_tracker():
     assert shown >= {"a1", "b1", "b2", "d1", "d2", "f1", "f2", "l1", "l2"}
 
 
-def test_gpu_rows_are_skipped_without_a_gpu():
-    assert all(row.needs_gpu <= (not torch.cuda.is_available()) for row in ROWS if row.needs_gpu)
+def test_rows_for_a_gpu_are_written():
+    names = {row.name for row in ROWS if row.needs_gpu}
+    assert names == {"test_d2_atomics_on_a_gpu_are_close", "test_k1_user_streams_stay_ordered"}

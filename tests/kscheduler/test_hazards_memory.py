@@ -271,7 +271,7 @@ def test_d2_physics_is_bitwise_the_same_on_off_and_on():
 
 
 @hazard(needs_gpu=True)
-def test_d2_contacts_on_a_gpu_are_the_same_set():
+def test_d2_atomics_on_a_gpu_are_close():
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     device = "cuda:0"

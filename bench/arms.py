@@ -86,28 +86,15 @@ def _warp_graph(program: Program, arm: Arm) -> Step:
     task = program.task
     if program.case.kind == "physics":
         return _captured(task.physics_step)
-    return _in_order(task.before_physics, _captured(task.physics), task.after_physics)
+    return task.by_parts(physics=_captured)
 
 
 def _torch_compile(program: Program, arm: Arm) -> Step:
-    task = program.task
-    return _in_order(_compiled(task.before_physics), task.physics, _compiled(task.after_physics))
+    return program.task.by_parts(torch_part=_compiled)
 
 
 def _warp_graph_and_compile(program: Program, arm: Arm) -> Step:
-    task = program.task
-    return _in_order(
-        _compiled(task.before_physics), _captured(task.physics), _compiled(task.after_physics)
-    )
-
-
-def _in_order(before: Step, physics: Step, after: Step) -> Step:
-    def step() -> Any:
-        before()
-        physics()
-        return after()
-
-    return step
+    return program.task.by_parts(physics=_captured, torch_part=_compiled)
 
 
 def _windowed(program: Program, arm: Arm) -> Step:

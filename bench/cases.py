@@ -7,13 +7,15 @@ the same states and the same actions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from bench.envs import TASKS, Outputs
+from bench.envs import TASKS
+from bench.envs.fighter import FighterTask
 from bench.errors import UnknownNameError, UnusableOptionError
 from bench.models import Simulation
 
@@ -29,7 +31,7 @@ class Case:
     Attributes:
         kind: ``"physics"`` (action in, one physics step) or ``"env"`` (action in, physics,
             observation, reward, termination, masked reset).
-        task: A key of `bench.envs.TASKS`.
+        task: A key of `bench.envs.TASKS`, or "fighter".
         says: One line for people.
     """
 
@@ -56,6 +58,8 @@ CASES: dict[str, Case] = {
     for kind in ("physics", "env")
     for case in (Case(kind, task, _SAYS[task]) for task in TASKS)
 }
+FIGHTER = Case("env", "fighter", "all of fighter_env's step; torch-compile takes part of it")
+CASES[FIGHTER.name] = FIGHTER
 
 
 def find_case(name: str) -> Case:
@@ -102,8 +106,8 @@ class Program:
             if value < 1:
                 raise UnusableOptionError(f"{name} must be at least 1, not {value}")
         self.case = case
-        self.simulation = Simulation(case.task, worlds, conditional=conditional)
-        self.task = TASKS[case.task](self.simulation, frame_skip=frame_skip, seed=seed)
+        self.task: Any = _build(case, worlds, conditional, frame_skip, seed)
+        self.simulation = self.task.simulation
         self.step = self.task.step if case.kind == "env" else self.task.physics_step
         generator = torch.Generator().manual_seed(seed)
         unit = torch.rand(steps, *self.task.action.shape, generator=generator)
@@ -127,12 +131,30 @@ class Program:
             outputs: The return value of a step, or None.
         """
         copies = {name: array.copy() for name, array in self.live().items()}
-        if isinstance(outputs, tuple):
-            for name, tensor in zip(Outputs._fields, outputs, strict=True):
-                copies[f"output.{name}"] = tensor.numpy().copy()
+        copies.update(_named_outputs(outputs, "output"))
         return copies
 
     def restore(self) -> None:
         """Puts every array back to what it was when the program was built."""
         for name, array in self.live().items():
             np.copyto(array, self._start[name])
+
+
+def _build(case: Case, worlds: int, conditional: bool, frame_skip: int, seed: int) -> Any:
+    if case is FIGHTER:
+        return FighterTask(worlds, conditional=conditional, frame_skip=frame_skip, seed=seed)
+    simulation = Simulation(case.task, worlds, conditional=conditional)
+    return TASKS[case.task](simulation, frame_skip=frame_skip, seed=seed)
+
+
+def _named_outputs(value: Any, name: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Copies of the tensors in tuples and dictionaries, by dotted name."""
+    if isinstance(value, torch.Tensor):
+        yield name, value.numpy().copy()
+    elif isinstance(value, tuple):
+        fields = getattr(value, "_fields", range(len(value)))
+        for field, item in zip(fields, value, strict=True):
+            yield from _named_outputs(item, f"{name}.{field}")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _named_outputs(item, f"{name}.{key}")

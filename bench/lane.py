@@ -20,7 +20,6 @@ from bench.measure import (
     spread,
     unequal_arrays,
 )
-from bench.models import ITERATIONS, LS_ITERATIONS
 from bench.result import Row
 
 __all__ = ["Lane"]
@@ -106,8 +105,8 @@ class Lane:
             window=arm.window,
             first_call_s=self.first_call_s,
             graph_conditional=bool(program.simulation.model.opt.graph_conditional),
-            iterations=ITERATIONS,
-            ls_iterations=LS_ITERATIONS,
+            iterations=program.simulation.host.opt.iterations,
+            ls_iterations=program.simulation.host.opt.ls_iterations,
             frame_skip=program.task.frame_skip if program.case.kind == "env" else 1,
             steps=self.steps,
             torch_threads=torch.get_num_threads(),

@@ -23,7 +23,15 @@ import warp as wp
 
 from bench.errors import UnknownNameError
 
-__all__ = ["ITERATIONS", "LS_ITERATIONS", "MODELS", "ModelSpec", "Simulation", "load_model"]
+__all__ = [
+    "ITERATIONS",
+    "LS_ITERATIONS",
+    "MODELS",
+    "ModelSpec",
+    "Simulation",
+    "load_model",
+    "named_arrays",
+]
 
 ITERATIONS = 5
 LS_ITERATIONS = 10
@@ -131,14 +139,23 @@ class Simulation:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Every array of `Data` by name, as NumPy views of the live memory."""
-        return dict(_named_arrays(self.data, ""))
+        return dict(named_arrays(self.data))
 
 
-def _named_arrays(owner: Any, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+def named_arrays(owner: Any, prefix: str = "") -> Iterator[tuple[str, np.ndarray]]:
+    """Every array of a dataclass and of those in it, as NumPy views of the live memory.
+
+    Args:
+        owner: A `mujoco_warp.Data`, or a dataclass like it.
+        prefix: What goes before each name.
+
+    Yields:
+        Dotted name and array, without empty arrays.
+    """
     for field in fields(owner):
         value = getattr(owner, field.name)
         if isinstance(value, wp.array):
             if value.size and value.ptr:
                 yield prefix + field.name, value.numpy()
         elif is_dataclass(value):
-            yield from _named_arrays(value, f"{prefix}{field.name}.")
+            yield from named_arrays(value, f"{prefix}{field.name}.")

@@ -33,7 +33,11 @@ _SCALED = (
 
 
 class WarpPhysics(Physics):
-    """See `Physics`."""
+    """See `Physics`.
+
+    Attributes:
+        m, d: The `mujoco_warp.Model` and `mujoco_warp.Data` that are stepped.
+    """
 
     name = "warp"
 
@@ -43,13 +47,13 @@ class WarpPhysics(Physics):
         self.model.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
         self._device = warp_device(device)
         with wp.ScopedDevice(self._device):
-            self._m = mjw.put_model(self.model, dict.fromkeys(_SCALED, num_envs))
-            self._m.opt.warn_overflow = 0
-            self._m.opt.graph_conditional = config.conditional_solver
-            self._d: Any = mjw.make_data(
+            self.m = mjw.put_model(self.model, dict.fromkeys(_SCALED, num_envs))
+            self.m.opt.warn_overflow = 0
+            self.m.opt.graph_conditional = config.conditional_solver
+            self.d: Any = mjw.make_data(
                 self.model, nworld=num_envs, nconmax=config.nconmax, njmax=config.njmax
             )
-        data = self._d
+        data = self.d
         self.qpos, self.qvel = wp.to_torch(data.qpos), wp.to_torch(data.qvel)
         self.act, self.warmstart = wp.to_torch(data.act), wp.to_torch(data.qacc_warmstart)
         self.mocap_pos, self.mocap_quat = wp.to_torch(data.mocap_pos), wp.to_torch(data.mocap_quat)
@@ -57,7 +61,7 @@ class WarpPhysics(Physics):
         self._bits = wp.to_torch(data.overflow)
         self._force = wp.to_torch(data.xfrc_applied)[:, self.model.body("torso").id, :3]
         self._cleared = [wp.to_torch(getattr(data, name)) for name in ("qacc", "act_dot")]
-        self._scaled = {name: wp.to_torch(getattr(self._m, name)) for name in _SCALED}
+        self._scaled = {name: wp.to_torch(getattr(self.m, name)) for name in _SCALED}
         self._base = {name: value[:1].clone() for name, value in self._scaled.items()}
         self.qpos.copy_(torch.tensor(body.guard_pose()))
         self._first = self.model.body(anatomy.BODIES[0].name).id
@@ -70,17 +74,25 @@ class WarpPhysics(Physics):
         self._force.copy_(push)
         with wp.ScopedDevice(self._device):
             for substep in range(self.config.substeps):
-                mjw.step2(self._m, self._d)
+                self.solve()
                 self.sensor_history[:, substep].copy_(self._sensordata)
                 self.mocap_pos.copy_(mocap_pos[:, substep + 1])
                 self.mocap_quat.copy_(mocap_quat[:, substep + 1])
-                mjw.step1(self._m, self._d)
+                self.derive()
         self._take_sensors()
         force = layout.FORCE_SENSORS
         self.sensor_history[:, -1, force] = self.sensor_history[:, -2, force]
         self.solver_limit |= ((self._bits & _SOLVER_LIMIT) != 0).to(torch.int32)
         self.overflow |= self._bits & ~_SOLVER_LIMIT
         self._bits.zero_()
+
+    def solve(self) -> None:
+        """Forces and integration of one substep: Warp launches alone, so it can be captured."""
+        mjw.step2(self.m, self.d)
+
+    def derive(self) -> None:
+        """Everything that follows from positions and velocities, sensors included; likewise."""
+        mjw.step1(self.m, self.d)
 
     def restart(
         self, mask: Tensor, qpos: Tensor, qvel: Tensor, mocap_pos: Tensor, mocap_quat: Tensor
@@ -99,7 +111,7 @@ class WarpPhysics(Physics):
     def refresh(self) -> None:
         """Recomputes `sensors` of every world from its present state."""
         with wp.ScopedDevice(self._device):
-            mjw.step1(self._m, self._d)
+            self.derive()
         self._take_sensors()
 
     def scale_model(self, mask: Tensor, scales: ModelScales) -> None:
@@ -115,7 +127,7 @@ class WarpPhysics(Physics):
 
     def close(self) -> None:
         """Drops the arrays."""
-        self._m = self._d = None
+        self.m = self.d = None
 
     def _take_sensors(self) -> None:
         force = layout.FORCE_SENSORS.start

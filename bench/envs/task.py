@@ -6,7 +6,8 @@ A step is `before_physics` (torch), `physics` (Warp), `after_physics` (torch). N
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import mujoco_warp as mjw
 import torch
@@ -15,7 +16,9 @@ from torch import Tensor
 
 from bench.models import Simulation
 
-__all__ = ["Outputs", "Task"]
+__all__ = ["Outputs", "Task", "Wrap"]
+
+Wrap = Callable[[Callable[[], Any]], Callable[[], Any]]
 
 _MASK32 = 0xFFFFFFFF
 
@@ -88,6 +91,26 @@ class Task:
         self.before_physics()
         self.physics()
         return self.after_physics()
+
+    def by_parts(
+        self, physics: Wrap | None = None, torch_part: Wrap | None = None
+    ) -> Callable[[], Outputs]:
+        """A step whose parts are changed by wrappers: what a user can build by hand.
+
+        Args:
+            physics: Makes the physics part from itself (captures it); None leaves it.
+            torch_part: The same for the torch parts (compiles them).
+        """
+        physics, torch_part = physics or _unchanged, torch_part or _unchanged
+        first, middle = torch_part(self.before_physics), physics(self.physics)
+        last = torch_part(self.after_physics)
+
+        def step() -> Outputs:
+            first()
+            middle()
+            return last()
+
+        return step
 
     def physics_step(self) -> None:
         """The action as control and one physics step, all in Warp: the `physics/` cases."""
@@ -178,6 +201,10 @@ class Task:
         """(W, count) float32, standard normal noise of the current episode (Box and Muller)."""
         radius = torch.sqrt(-2.0 * torch.log(1.0 - self.uniform(count, stream)))
         return radius * torch.cos(2.0 * torch.pi * self.uniform(count, stream + 1))
+
+
+def _unchanged(part: Callable[[], Any]) -> Callable[[], Any]:
+    return part
 
 
 class ContactTask(Task):

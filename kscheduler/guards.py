@@ -209,7 +209,7 @@ class GuardCollector:
     def _on_call(self, frame: types.FrameType) -> bool:
         """Looks at a call; False: not at this code again."""
         code = frame.f_code
-        if is_library(code.co_filename):
+        if is_library(code.co_filename) or code.co_filename == "<string>":  # named tuples
             return False
         if id(code) not in self._codes:  # the hash of a code object takes long
             self._codes[id(code)] = code

@@ -1,0 +1,52 @@
+// Tells a Python function of each Python call on this thread, but for code that it does not want.
+//
+// A profile function written in Python would be called for every call and return, of C functions,
+// too: half a million times in a simulator's step.
+#include <pybind11/pybind11.h>
+
+#include <unordered_set>
+
+namespace py = pybind11;
+
+namespace {
+
+struct CallHook {
+  py::object function;  // (frame) -> whether it wants to hear of this code again
+  std::unordered_set<PyCodeObject*> ignored;
+};
+
+int on_event(PyObject* capsule, PyFrameObject* frame, int what, PyObject*) {
+  if (what != PyTrace_CALL) return 0;
+  auto* hook = static_cast<CallHook*>(PyCapsule_GetPointer(capsule, nullptr));
+  PyCodeObject* code = PyFrame_GetCode(frame);
+  Py_DECREF(code);  // the frame keeps it
+  if (hook->ignored.count(code) != 0) return 0;
+  PyObject* wanted = PyObject_CallOneArg(hook->function.ptr(), reinterpret_cast<PyObject*>(frame));
+  if (wanted == nullptr) return -1;
+  if (wanted == Py_False) {
+    Py_INCREF(code);  // its address must not become another's
+    hook->ignored.insert(code);
+  }
+  Py_DECREF(wanted);
+  return 0;
+}
+
+void destroy(PyObject* capsule) {
+  auto* hook = static_cast<CallHook*>(PyCapsule_GetPointer(capsule, nullptr));
+  for (PyCodeObject* code : hook->ignored) Py_DECREF(code);
+  delete hook;
+}
+
+}  // namespace
+
+void bind_call_hook(py::module_& m) {
+  m.def("set_call_hook", [](const py::object& function) {
+    if (function.is_none()) {
+      PyEval_SetProfile(nullptr, nullptr);
+      return;
+    }
+    const auto capsule = py::reinterpret_steal<py::object>(
+        PyCapsule_New(new CallHook{function, {}}, nullptr, &destroy));
+    PyEval_SetProfile(&on_event, capsule.ptr());
+  });
+}

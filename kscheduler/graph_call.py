@@ -190,9 +190,7 @@ class GraphCall:
         try:
             grown = self._check_changes(key, changed, carried)
             outputs = [getattr(holder, name) for holder, name in carried]
-            build = take_apart(
-                result, outputs, lambda value: id(value) in known, arguments.leaves
-            )
+            build = take_apart(result, outputs, lambda value: id(value) in known, arguments.leaves)
             if sink.refusal is not None:
                 raise sink.refusal
         except NotReplayable as error:

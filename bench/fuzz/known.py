@@ -1,4 +1,4 @@
-"""Small programs: one for each kind of order that a window has to keep, and those that found faults.
+"""Small programs: one for each kind of order that a window keeps, and those that found faults.
 
 Registers are numbers: vectors 0 to 5 are the first argument, two tensors, the even and the odd
 elements of the first of them, and the second half of the other with one element more; arrays 0 to 4

@@ -60,13 +60,33 @@ void Replay::rank_bodies(const std::vector<uint32_t>& body, std::vector<double>&
     Node& node = nodes_[*it];
     double longest = after_parent;
     for (const uint32_t next : node.after) longest = std::max(longest, length[next]);
-    const double own = node.runs > 0 ? static_cast<double>(node.total_ns) / node.runs : 1000.0;
+    const double own = runs_ > 0 ? static_cast<double>(total_ns_[*it]) / runs_ : 1000.0;
     length[*it] = longest + own;
     for (const auto& inner : node.bodies) rank_bodies(inner, length, longest);
   }
 }
 
+// Copies what a run needs of the nodes to arrays of its own.
+void Replay::seal() {
+  if (states_.size() == nodes_.size()) return;
+  states_.resize(nodes_.size());
+  total_ns_.resize(nodes_.size(), 0);
+  before_.clear();
+  parents_.clear();
+  kinds_.clear();
+  after_begin_.assign(1, 0);
+  after_.clear();
+  for (const Node& node : nodes_) {
+    before_.push_back(node.before);
+    parents_.push_back(node.parent);
+    kinds_.push_back(node.kind);
+    after_.insert(after_.end(), node.after.begin(), node.after.end());
+    after_begin_.push_back(static_cast<uint32_t>(after_.size()));
+  }
+}
+
 void Replay::rank() {
+  seal();
   std::vector<double> length(nodes_.size(), 0.0);
   rank_bodies(top_, length, 0.0);
   by_rank_.resize(nodes_.size());
@@ -94,7 +114,7 @@ int Replay::pop_ready() {
 }
 
 void Replay::make_ready(uint32_t index) {
-  switch (nodes_[index].kind) {
+  switch (kinds_[index]) {
     case Kind::kCall: {
       const uint32_t position = rank_of_[index];
       ready_[position / 64] |= uint64_t{1} << (position % 64);
@@ -106,7 +126,7 @@ void Replay::make_ready(uint32_t index) {
       test(index);
       return;
     case Kind::kHost:
-      nodes_[index].remaining = 1;
+      states_[index].remaining = 1;
       if (next_host_ < hosts_.size() && hosts_[next_host_] == index)
         host_is_ready_.store(true, std::memory_order_seq_cst);
       return;
@@ -126,26 +146,25 @@ void Replay::test(uint32_t index) {
 
 void Replay::arm(uint32_t index, int side) {
   const std::vector<uint32_t>& body = nodes_[index].bodies[side];
-  nodes_[index].remaining = static_cast<uint32_t>(body.size());
-  for (const uint32_t inner : body) nodes_[inner].pending = nodes_[inner].before;
+  states_[index].remaining = static_cast<uint32_t>(body.size());
+  for (const uint32_t inner : body) states_[inner].pending = before_[inner];
   for (const uint32_t inner : body)
-    if (nodes_[inner].before == 0) make_ready(inner);
+    if (before_[inner] == 0) make_ready(inner);
 }
 
 void Replay::complete(uint32_t index) {
-  Node& node = nodes_[index];
-  for (const uint32_t next : node.after)
-    if (--nodes_[next].pending == 0) make_ready(next);
-  if (node.parent == kTop) {
+  for (uint32_t i = after_begin_[index]; i < after_begin_[index + 1]; ++i)
+    if (--states_[after_[i]].pending == 0) make_ready(after_[i]);
+  const int parent = parents_[index];
+  if (parent == kTop) {
     top_remaining_.fetch_sub(1, std::memory_order_seq_cst);
     return;
   }
-  Node& parent = nodes_[node.parent];
-  if (--parent.remaining > 0) return;
-  if (parent.kind == Kind::kLoop) {
-    test(static_cast<uint32_t>(node.parent));
+  if (--states_[parent].remaining > 0) return;
+  if (kinds_[parent] == Kind::kLoop) {
+    test(static_cast<uint32_t>(parent));
   } else {
-    complete(static_cast<uint32_t>(node.parent));
+    complete(static_cast<uint32_t>(parent));
   }
 }
 
@@ -159,27 +178,23 @@ void Replay::begin() {
   std::fill(ready_.begin(), ready_.end(), 0);
   ready_count_.store(0);
   top_remaining_.store(static_cast<uint32_t>(top_.size()));
-  for (Node& node : nodes_) {
-    node.run_ns = 0;
-    node.remaining = 0;
-  }
+  for (size_t i = 0; i < states_.size(); ++i) states_[i] = {before_[i], 0, 0};
   lock_.lock();
-  for (const uint32_t index : top_) nodes_[index].pending = nodes_[index].before;
   for (const uint32_t index : top_)
-    if (nodes_[index].before == 0) make_ready(index);
+    if (before_[index] == 0) make_ready(index);
   lock_.unlock();
   is_over_.store(false, std::memory_order_seq_cst);
   if (lanes_ > 1 && workers_.empty())
     workers_ = WorkerPool::instance().lend(this, lanes_ - 1, 1);
 }
 
-void Replay::execute(Node& node, uint32_t index, int lane) {
+void Replay::execute(uint32_t index, int lane) {
   if (const int pause = Streams::jitter_us.load(std::memory_order_relaxed); pause > 0)
     pause_randomly(pause);
   const int64_t start = now_ns();
-  std::string error = node.call.run(lane);
+  std::string error = nodes_[index].call.run(lane);
   const int64_t end = now_ns();
-  node.run_ns += end - start;
+  states_[index].run_ns += end - start;
   events_[lane].push_back({index, lane, start, end});
   if (!error.empty()) {
     lock_.lock();
@@ -200,7 +215,7 @@ bool Replay::run_ready(int lane, bool stop_for_host) {
   const bool ran = index >= 0;
   while (index >= 0) {
     if (has_more) work_gate_.notify();
-    execute(nodes_[index], static_cast<uint32_t>(index), lane);
+    execute(static_cast<uint32_t>(index), lane);
     lock_.lock();
     complete(static_cast<uint32_t>(index));
     const bool is_done = top_remaining_.load(std::memory_order_relaxed) == 0 ||
@@ -251,15 +266,15 @@ int64_t Replay::advance() {
 
 void Replay::complete_host(uint32_t index) {
   const int64_t end = now_ns();
-  nodes_[index].run_ns += end - host_start_ns_;
+  states_[index].run_ns += end - host_start_ns_;
   events_[0].push_back({index, 0, host_start_ns_, end});
   lock_.lock();
   ++next_host_;
   host_is_ready_.store(false, std::memory_order_seq_cst);
-  nodes_[index].remaining = 0;
+  states_[index].remaining = 0;
   complete(index);
   // The next host node may have become ready before it was its turn.
-  if (next_host_ < hosts_.size() && nodes_[hosts_[next_host_]].remaining == 1)
+  if (next_host_ < hosts_.size() && states_[hosts_[next_host_]].remaining == 1)
     host_is_ready_.store(true, std::memory_order_seq_cst);
   const bool has_work = ready_count_.load(std::memory_order_relaxed) > 0;
   lock_.unlock();
@@ -272,10 +287,10 @@ void Replay::stop() {
   work_gate_.notify();
   WorkerPool::instance().take_back(workers_);
   workers_.clear();
-  for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) {
-    node->total_ns += node->run_ns;
-    ++node->runs;
-    if (node->parent != kTop) nodes_[node->parent].run_ns += node->run_ns;
+  ++runs_;
+  for (size_t i = states_.size(); i-- > 0;) {
+    total_ns_[i] += states_[i].run_ns;
+    if (parents_[i] != kTop) states_[parents_[i]].run_ns += states_[i].run_ns;
   }
 }
 
@@ -302,8 +317,8 @@ bool Replay::take_error(std::string& message, uint32_t& node) {
 
 std::vector<int64_t> Replay::durations() const {
   std::vector<int64_t> mean(nodes_.size(), 0);
-  for (size_t i = 0; i < nodes_.size(); ++i)
-    if (nodes_[i].runs > 0) mean[i] = nodes_[i].total_ns / nodes_[i].runs;
+  if (runs_ == 0) return mean;
+  for (size_t i = 0; i < nodes_.size(); ++i) mean[i] = total_ns_[i] / runs_;
   return mean;
 }
 

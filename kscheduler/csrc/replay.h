@@ -74,15 +74,13 @@ class Replay final : public Team {
     std::vector<uint32_t> bodies[2];
     std::vector<uint32_t> after;
     uint32_t before = 0;  // number of predecessors
-    // State of one run, guarded by lock_.
-    uint32_t pending = 0;
-    uint32_t remaining = 0;
-    // Written by whoever runs the node.
-    int64_t run_ns = 0;
-    int64_t total_ns = 0;
-    int64_t runs = 0;
   };
-  struct Run;
+  // What a run looks at, apart from the nodes: kernels leave little of them in the cache.
+  struct State {
+    uint32_t pending = 0;    // predecessors that have not run; guarded by lock_
+    uint32_t remaining = 0;  // nodes of the body that have not run; guarded by lock_
+    int64_t run_ns = 0;      // written by whoever runs the node
+  };
 
   uint32_t add(Kind kind, int parent, int side);
   bool has_ready() const { return ready_count_.load(std::memory_order_acquire) > 0; }
@@ -93,13 +91,22 @@ class Replay final : public Team {
   void complete(uint32_t index);
   // Runs ready nodes on `lane` until there are none. Returns whether it ran any.
   bool run_ready(int lane, bool stop_for_host);
-  void execute(Node& node, uint32_t index, int lane);
+  void execute(uint32_t index, int lane);
+  void seal();
   void rank_bodies(const std::vector<uint32_t>& body, std::vector<double>& length,
                    double after_parent);
   void stop();
 
   const int lanes_;
   std::vector<Node> nodes_;
+  std::vector<State> states_;
+  std::vector<uint32_t> before_;       // node -> number of predecessors
+  std::vector<int> parents_;           // node -> parent
+  std::vector<Kind> kinds_;
+  std::vector<uint32_t> after_begin_;  // node -> where its successors start in after_
+  std::vector<uint32_t> after_;
+  std::vector<int64_t> total_ns_;
+  int64_t runs_ = 0;
   std::vector<uint32_t> top_;
   std::vector<uint32_t> hosts_;
   std::vector<uint32_t> rank_of_;   // node -> position, 0 is the most urgent

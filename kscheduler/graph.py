@@ -21,6 +21,8 @@ __all__ = ["TaskGraph", "Weight"]
 
 Weight = Literal["count", "seconds"]
 
+HOST_KINDS = frozenset({"torch", "opaque"})  # run one after the other on the program's thread
+
 
 class TaskGraph:
     """Tasks and the edges between them.
@@ -110,6 +112,7 @@ class TaskGraph:
     def bound(self, streams: int, weight: Weight = "seconds") -> float:
         """The speed-up over one stream that no schedule on `streams` streams exceeds.
 
+        Torch ops and opaque callables share the program's thread, whatever the number of streams.
         A loop takes at least the longer of its body's critical path and its share of the work,
         as often as it iterates.
         """
@@ -168,9 +171,10 @@ class TaskGraph:
             raise ValueError(f"streams must be at least 1, not {streams}")
         costs = self._costs(weight)
         share = sum(costs) / streams
+        host = sum(c for c, task in zip(costs, self.tasks, strict=True) if task.kind in HOST_KINDS)
         for index, body in self.bodies.items():
             costs[index] /= body.bound(streams, weight)
-        return max(share, max(self._ranks(costs), default=0.0))
+        return max(share, host, max(self._ranks(costs), default=0.0))
 
     def _flat(self, weight: Weight, scale: float) -> tuple[list[float], list[list[int]]]:
         """Costs and predecessors with each loop replaced by its body, as long as all iterations."""

@@ -249,3 +249,14 @@ def test_dot_escapes_names():
     dot = TaskGraph([strange, task("b")], [(0, 1)]).to_dot()
     assert '[label="0 say \\"hi\\"\\\\now\\na b.py:3"];' in dot
     assert "t0 -> t1;" in dot
+
+
+def test_torch_ops_share_one_thread_in_the_bound():
+    #  four independent ops of 1 s each, and one kernel of 4 s beside them
+    tasks = [Task(f"op{i}", "torch", seconds=1.0) for i in range(4)]
+    tasks.append(Task("kernel", "warp", seconds=4.0))
+    graph = TaskGraph(tasks, [])
+    assert graph.bound(2) == 2.0
+    assert graph.bound(8) == 2.0
+    kernels = TaskGraph([Task(t.name, "warp", seconds=t.seconds) for t in tasks[:4]], [])
+    assert kernels.bound(4) == 4.0

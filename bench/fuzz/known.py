@@ -61,7 +61,10 @@ KNOWN: dict[str, Program] = {
     ),
     "left while busy": _program(*_each("iterate", *((a, SLOW) for a in range(6))), repeat=2),
     "tiles side by side": _program(
-        *_each("tile", (0, 1, 0), (2, 3, 0), (4, 5, 1), (7, 8, 2)), repeat=8
+        *_each("tile", (0, 1, 0), (2, 3, 0), (4, 5, 0), (1, 0, 1), (3, 2, 2)),
+        repeat=20,
+        size=65536,
+        jitter_us=20,
     ),
     "memory of temporaries": _program(
         *_each("temporary", (0, 1), (2, 3), (4, 5)), Op("torch_temporary", (0, 2)), repeat=6
@@ -87,6 +90,9 @@ KNOWN: dict[str, Program] = {
         Op("draw_default", (0, 0)), Op("seed_again", (5,)), Op("draw_default", (1, 0))
     ),
     "recorded host read": _recorded(Op("scale_in_place", (1, 1)), Op("read_item", (1,))),
+    "recorded temporaries": _recorded(
+        *_each("temporary", (0, 1), (2, 3)), Op("new_zeros", (4, 1)), Op("new_zeros", (4, 2))
+    ),
     # A recording did not hold arrays that Warp zeroes, and replays wrote to freed memory.
     "recorded zeroes": _recorded(
         Op("new_zeros", (3, 1)), Op("add_scaled", (0, 3, 1)), Op("new_zeros", (4, 1))

@@ -14,7 +14,7 @@ TILE = 64
 @wp.kernel
 def tile_scale(x: wp.array[float], y: wp.array[float]):
     i = wp.tid()
-    loaded = wp.tile_load(x, shape=TILE, offset=i * TILE)
+    loaded = wp.tile_load(x, shape=TILE, offset=i * TILE, storage="shared")
     wp.tile_store(y, loaded * 0.5, offset=i * TILE)
 
 

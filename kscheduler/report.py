@@ -33,6 +33,8 @@ FENCE_REASONS = {
     "op_below_mode": "an op ran below a dispatch mode of the program's, out of the window's sight",
     "stream_sync": "the program synchronised by itself",
     "tensor_subclass": "an op ran on a tensor subclass, which may do anything",
+    "torch_run": "many torch ops in a row had nothing to wait for, and run faster with nothing in "
+    "flight",
     "unknown_access": "nobody knows which memory a task touches; declare it with ks.kernel",
     "unlisted_core_call": "Warp called a native function that is not known to be safe",
     "window_exit": "the window closed",

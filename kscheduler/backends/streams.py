@@ -27,6 +27,10 @@ from kscheduler.native import NativeCall
 
 __all__ = ["NAMES", "RECORD_LIMIT", "StreamSink", "label_of"]
 
+# Torch ops without a conflict after which what is in flight is finished first. After a humanoid step
+# of 1 and 16 worlds, 2,000 small ops took 0.78 and 0.73 of program order's time with 64 (0.74 and
+# 0.75 with 16, 0.85 and 0.86 with 256), and 1.97 and 1.30 without an end.
+CLEAR_OPS = 64
 RECORD_LIMIT = 4096  # tasks whose accesses and times are kept for the report
 
 
@@ -72,6 +76,8 @@ class StreamSink:
         self.torch_ops = 0
         self.opaque_calls = 0
         self.torch = TorchInterceptor(self)
+        self._clear_ops = 0  # torch ops in a row that had nothing to wait for
+        self._clear_since = 0  # the next task's number when they began
         self._free_code = 0
         self._launcher = _launcher(self.code_lanes)
         self.native_way = (self._launcher, self.core)  # of `wp.launch`, while this is the sink
@@ -183,8 +189,21 @@ class StreamSink:
         if accesses is None:
             self.fence("unknown_access")
         elif accesses:
-            self._wait_for(accesses)
+            if self.core.wait_for(accesses):
+                self._clear_ops = 0
+            else:
+                self._count_clear_op()
         return func(*args, **kwargs)
+
+    def _count_clear_op(self) -> None:
+        """Ends a long run of ops that have nothing to wait for: seeing each costs more."""
+        if self._clear_since != self.core.next_id:
+            self._clear_since = self.core.next_id
+            self._clear_ops = 0
+        self._clear_ops += 1
+        if self._clear_ops >= CLEAR_OPS:
+            self._clear_ops = 0
+            self.fence("torch_run")
 
     def opaque(
         self,

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from warp._src import context
 
 import kscheduler as ks
+from kscheduler.backends.streams import CLEAR_OPS
 from kscheduler.report import FENCE_REASONS
 
 N = 64
@@ -126,6 +127,15 @@ def tensor_subclass(x, array):
             special + 1.0
 
 
+def torch_run(x, array):
+    other = torch.zeros(N)
+    with held(kernels.fill) as latch:
+        launch(kernels.fill, [array, 1.0])
+        latch.wait()
+        for _ in range(CLEAR_OPS):
+            other.add_(1.0)
+
+
 CAUSES = {
     "autograd": autograd,
     "compiled_callable": compiled_callable,
@@ -138,6 +148,7 @@ CAUSES = {
     "op_below_mode": op_below_mode,
     "stream_sync": stream_sync,
     "tensor_subclass": tensor_subclass,
+    "torch_run": torch_run,
     "unknown_access": unknown_access,
     "unlisted_core_call": unlisted_core_call,
 }

@@ -6,6 +6,7 @@ plants each fault of `faults.py` in a child process (some crash it) and runs its
 fault that is not caught means that the suite would not notice if somebody made that mistake.
 """
 
+import faulthandler
 import os
 import signal
 import traceback
@@ -31,6 +32,7 @@ def outcome(names, plant=None, runs=RUNS, seconds=60) -> int:
     if child == 0:
         status = BROKEN
         try:
+            faulthandler.disable()  # a crash is an answer
             signal.alarm(seconds)
             torch.set_num_threads(1)
             if plant is None:

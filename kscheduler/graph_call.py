@@ -29,6 +29,7 @@ from kscheduler.arguments import (
 )
 from kscheduler.errors import NotReplayable, StaleArgument
 from kscheduler.guards import GuardCollector, Guards
+from kscheduler.host_state import HostState
 from kscheduler.intercept.compiled import CompiledCalls
 from kscheduler.intercept.current import current_sink
 from kscheduler.intercept.host_reads import HostReads
@@ -43,6 +44,7 @@ from kscheduler.trace import TraceEvent
 __all__ = ["GraphCall", "Recording"]
 
 _MAX_RECORDINGS = 8  # kept per function
+_MAX_KEYS = 32  # different arguments for which recordings are kept
 _MAX_FIRST_TIMES = 3  # calls of one key that may add entries to caches
 _MAX_STALE = 16  # recordings of one key after which the function runs as a stream
 
@@ -104,6 +106,8 @@ class GraphCall:
         self._carried: dict[Any, list[tuple[Any, str]]] = {}
         self._stale: dict[Any, int] = {}
         self._first_times: dict[Any, int] = {}
+        self._recorded = 0
+        self._replayed = 0
         self._notes: list[str] = []
         self.last: Recording | None = None  # the one that the last call used
         self._fallback: Any = None
@@ -138,6 +142,7 @@ class GraphCall:
                     reason = str(error)
                     continue
                 self.last = recording
+                self._replayed += 1
                 self._stale[key] = max(0, self._stale.get(key, 0) - 1)
                 self._seconds = time.perf_counter() - start
                 return result
@@ -149,18 +154,25 @@ class GraphCall:
             return self._function(*args, **kwargs)
         return self._record(key, arguments, args, kwargs)
 
+    def _count_recording(self) -> None:
+        """Gives up where calls differ so much that nearly each one is recorded."""
+        self._recorded += 1
+        if self._recorded > 2 * _MAX_KEYS and self._recorded > self._replayed:
+            self._fall_back(f"{self._recorded} of the calls needed a recording of their own")
+
+    def _fall_back(self, why: str) -> None:
+        from kscheduler.strategies import StreamCall
+
+        self._notes.append(f"{why}; the function runs as strategy='stream' from now on")
+        self._fallback = StreamCall(self._function, self._size, self._streams)
+        self._recordings.clear()
+
     def _count_stale(self, key: Any, reason: str) -> None:
         self._stale[key] = self._stale.get(key, 0) + 1
         self._notes.append(f"recorded again: {reason}")
         del self._notes[:-4]
         if self._stale[key] >= _MAX_STALE:
-            from kscheduler.strategies import StreamCall
-
-            self._notes.append(
-                f"nearly every call needed a new recording ({reason}); the function runs "
-                "as strategy='stream' from now on"
-            )
-            self._fallback = StreamCall(self._function, self._size, self._streams)
+            self._fall_back(f"nearly every call needed a new recording ({reason})")
 
     def _record(self, key: Any, arguments: Arguments, args: Any, kwargs: Any) -> Any:
         start = time.perf_counter()
@@ -183,6 +195,7 @@ class GraphCall:
             stack.enter_context(CompiledCalls(sink, sink.torch))
             stack.enter_context(sink.activate())
             stack.enter_context(_no_garbage_collection())
+            stack.enter_context(HostState(_roots(self._function, args, kwargs), sink.refuse))
             stack.enter_context(collector)
             result = self._function(*args, **kwargs)
         guards, changed = collector.finish()
@@ -213,6 +226,9 @@ class GraphCall:
         kept = self._recordings.setdefault(key, [])
         kept.insert(0, recording)
         del kept[_MAX_RECORDINGS:]
+        if len(self._recordings) > _MAX_KEYS:
+            del self._recordings[next(iter(self._recordings))]
+        self._count_recording()
         self.last = recording
         self._seconds = time.perf_counter() - start
         # What later replays overwrite is handed out as a copy, as in each replay.
@@ -272,6 +288,22 @@ def _fix_shared(inputs: list[Input], guards: Guards, sink: RecordSink, own: set[
     for given in inputs:
         start, end = given.recorded.start, given.recorded.end
         given.is_fixed = any(a.start < end and start < a.end for a in used)
+
+
+def _roots(function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
+    """What a function can reach: arguments, its object, its closure, its module's names."""
+    found = [*args, *kwargs.values(), getattr(function, "__self__", None)]
+    plain = getattr(function, "__func__", function)
+    for cell in getattr(plain, "__closure__", None) or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # not assigned yet
+            continue
+    code = getattr(plain, "__code__", None)
+    if code is not None:
+        names = plain.__globals__
+        found += [names[name] for name in code.co_names if name in names]
+    return found
 
 
 @contextmanager

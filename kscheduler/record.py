@@ -20,7 +20,6 @@ import torch
 from kscheduler.access import READ, READ_WRITE, Access
 from kscheduler.arguments import leaf_range
 from kscheduler.errors import NotReplayable
-from kscheduler.guards import is_scalar
 from kscheduler.intercept.current import entered
 from kscheduler.intercept.torch_ops import TorchInterceptor
 from kscheduler.intercept.torch_replay import TorchTape
@@ -181,8 +180,11 @@ class RecordSink:
                     "outside of the function"
                 )
         result = run()
-        if not is_scalar(result):
-            self.refuse(f"{where} returns a {type(result).__name__}, which a replay could not give")
+        if result is not None:
+            self.refuse(
+                f"{where} returns a {type(result).__name__}, which a replay could not use; let it "
+                "write into an array that lives outside of the function"
+            )
         step = Step(name, "opaque", merge(accesses), user_line(), action=run)
         self.steps.append(step)
         return result

@@ -15,12 +15,26 @@ struct CallHook {
   std::unordered_set<PyCodeObject*> ignored;
 };
 
-int on_event(PyObject* capsule, PyFrameObject* frame, int what, PyObject*) {
-  if (what != PyTrace_CALL) return 0;
+// C functions whose calls from code that is not ignored are told to `function`.
+struct Watched {
+  py::object function;
+  std::unordered_set<PyObject*> callables;
+};
+thread_local Watched* t_watched = nullptr;
+
+int on_event(PyObject* capsule, PyFrameObject* frame, int what, PyObject* called) {
+  const bool is_watched =
+      what == PyTrace_C_CALL && t_watched != nullptr && t_watched->callables.count(called) != 0;
+  if (what != PyTrace_CALL && !is_watched) return 0;
   auto* hook = static_cast<CallHook*>(PyCapsule_GetPointer(capsule, nullptr));
   PyCodeObject* code = PyFrame_GetCode(frame);
   Py_DECREF(code);  // the frame keeps it
   if (hook->ignored.count(code) != 0) return 0;
+  if (is_watched) {
+    PyObject* told = PyObject_CallOneArg(t_watched->function.ptr(), called);
+    Py_XDECREF(told);
+    return told == nullptr ? -1 : 0;
+  }
   PyObject* wanted = PyObject_CallOneArg(hook->function.ptr(), reinterpret_cast<PyObject*>(frame));
   if (wanted == nullptr) return -1;
   if (wanted == Py_False) {
@@ -48,5 +62,13 @@ void bind_call_hook(py::module_& m) {
     const auto capsule = py::reinterpret_steal<py::object>(
         PyCapsule_New(new CallHook{function, {}}, nullptr, &destroy));
     PyEval_SetProfile(&on_event, capsule.ptr());
+  });
+  // Empty callables: watch nothing.
+  m.def("set_watched_calls", [](const py::list& callables, const py::object& function) {
+    delete t_watched;
+    t_watched = nullptr;
+    if (callables.empty()) return;
+    t_watched = new Watched{function, {}};
+    for (py::handle callable : callables) t_watched->callables.insert(callable.ptr());
   });
 }

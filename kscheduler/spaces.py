@@ -149,7 +149,7 @@ def is_namespace(value: Any) -> bool:
 
 def is_array(value: Any) -> bool:
     """Whether a value is a tensor or array, whose contents are no setting."""
-    return isinstance(value, (torch.Tensor, np.ndarray)) or hasattr(value, "__ctype__")
+    return isinstance(value, (torch.Tensor, np.ndarray)) or hasattr(type(value), "__ctype__")
 
 
 def is_foreign(value: Any) -> bool:

@@ -150,9 +150,13 @@ def test_wrong_arguments_raise_as_python_does():
 def test_a_recording_calls_it_again():
     x, y, z = zeros(), zeros(), zeros()
 
+    @ks.kernel(reads=("x",), writes=("y",))
+    def double(x, y):
+        floats_at(y)[:] = 2.0 * floats_at(x)
+
     def function():
         launch(kernels.add, [x, 1.0])
-        double_into(x, y)
+        double(x, y)
         launch(kernels.scale, [y, 10.0, z])
 
     step = ks.window(streams=2, strategy="graph")(function)

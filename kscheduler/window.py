@@ -64,6 +64,10 @@ class window:
     """
 
     def __init__(self, size: int = 128, streams: int | None = None, strategy: str = "stream"):
+        if callable(size):
+            raise InvalidOption("write kscheduler.window()(function): the options come first")
+        if isinstance(size, str):
+            raise InvalidOption(f"write kscheduler.window(strategy={size!r}): size comes first")
         _check_count("size", size, _MAX_SIZE)
         if streams is not None:
             _check_count("streams", streams, _MAX_STREAMS)

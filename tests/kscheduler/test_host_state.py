@@ -61,3 +61,9 @@ def test_scalar_that_changes_on_every_call_ends_as_a_stream():
     for step in range(120):
         assert torch.equal(scale(X, float(step)), X * step)
     assert any("runs as strategy='stream'" in note for note in scale.report.notes)
+
+
+def test_verify_says_that_a_function_depends_on_the_host():
+    report = ks.verify(lambda x: x * random.random(), X)
+    assert not report.equal
+    assert "depends on the host" in report.notes[0]

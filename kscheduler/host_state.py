@@ -1,8 +1,9 @@
 """Host randomness and clocks in a recorded function: a replay would not draw or look again.
 
-torch's generators advance in a replay as they would eagerly. Those of Python and NumPy do not, since
-no Python runs: a function that draws from one while it is recorded is refused, and so is one that
-reads a clock. Generators are found where the function's objects, closures and globals hold them.
+torch's generators advance in a replay as they would eagerly. Those of Python and NumPy do not,
+since no Python runs: a function that draws from one while it is recorded is refused, and so is one
+that reads a clock. Generators are found where the function's objects, closures and globals hold
+them.
 """
 
 from __future__ import annotations
@@ -110,7 +111,9 @@ def _find_generators(roots: Iterable[Any]) -> Iterable[Any]:
             stack += [(item, depth + 1) for item in value.values()]
         elif isinstance(value, types.ModuleType):
             if not is_library(getattr(value, "__file__", None) or "<frozen"):
-                stack += [(v, depth + 1) for v in vars(value).values() if isinstance(v, _GENERATORS)]
+                stack += [
+                    (v, depth + 1) for v in vars(value).values() if isinstance(v, _GENERATORS)
+                ]
         elif not isinstance(value, (str, bytes, int, float, type)) and not is_array(value):
             if is_foreign(value):
                 continue

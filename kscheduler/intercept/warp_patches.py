@@ -75,7 +75,7 @@ class WarpPatches:
         cls._set(context.runtime, "core", proxy)
         cls._set(cpu, "memset", proxy.wp_memset_host)
         cls._set(cpu, "memtile", proxy.wp_memtile_host)
-        cls._set(context.Launch, "launch", _owned(original.recorded_launch, first_only=True))
+        cls._set(context.Launch, "launch", _recorded_launch)
         cls._set(warp.array, "fill_", _owned(original.fill, first_only=True))
         cls._set(warp.array, "zero_", _owned(original.zero, first_only=True))
         for name in _ON_WHOLE_ARRAYS:
@@ -203,6 +203,29 @@ def _owned(function: Callable[..., Any], first_only: bool = False) -> Callable[.
 
     owned.__wrapped__ = function  # type: ignore[attr-defined]
     return owned
+
+
+def _recorded_launch(launch: Any, *args: Any, **kwargs: Any) -> Any:
+    """`wp.Launch.launch`; the program may exchange its arrays while this one is in flight."""
+    sink = current_sink()
+    if sink is None:
+        return original.recorded_launch(launch, *args, **kwargs)
+    before = sink.owners
+    sink.owners = _launch_owners(launch)
+    try:
+        return original.recorded_launch(launch, *args, **kwargs)
+    finally:
+        sink.owners = before
+
+
+def _launch_owners(launch: Any) -> tuple[Any, ...] | None:
+    """What owns the memory of a recorded launch now; None where a bare descriptor was set."""
+    values = [launch.fwd_args, launch.adj_args] if launch.adjoint else [launch.fwd_args]
+    if any(arguments is None for arguments in values):
+        return None
+    if any(isinstance(value, ctypes.Structure) for arguments in values for value in arguments):
+        return None
+    return (launch, *(owner for arguments in values for owner in _flat(arguments)))
 
 
 def _copy(*args: Any, **kwargs: Any) -> Any:

@@ -212,7 +212,7 @@ def draw(m: Machine, a: int, seed: int) -> None:
 def iterate(m: Machine, a: int, steps: int) -> None:
     """A slow kernel in place."""
     x = m.array(a)
-    launch(kernels.iterate, x.shape[0], x, (1 + steps % 8) * 150_000 // max(512, x.shape[0]))
+    launch(kernels.iterate, x.shape[0], x, (1 + steps % 8) * 70_000 // max(512, x.shape[0]))
 
 
 @operation(weight=2, native=True)

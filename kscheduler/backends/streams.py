@@ -67,6 +67,8 @@ def _launcher(code_lanes: int) -> _core.Launcher:
 class StreamSink:
     """Submits native calls to the sliding window and runs torch ops in place."""
 
+    fences_foreign_ops = True  # of libraries: they may launch, and read what nobody passes
+
     def __init__(self, streams: int, size: int) -> None:
         self.core = _core.Streams(streams, size, RECORD_LIMIT)
         self.streams = streams

@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kscheduler.errors import WindowError
 from kscheduler.intercept.patches import PatchSet
+from kscheduler.intercept.torch_access import is_trusted
 
 __all__ = ["TorchInterceptor", "TorchSink", "unwatched_mode_stack"]
 
@@ -54,6 +55,7 @@ _current = _Current()
 
 # Namespaces of ops whose kernels are native code.
 _NATIVE = frozenset(("aten", "prims"))
+_native_ops: set[Any] = set()  # those met so far
 
 
 class TorchSink(Protocol):
@@ -102,6 +104,8 @@ class _Mode(TorchDispatchMode):
             _pop(None)
         is_busy = interceptor._wants_ops()
         try:
+            if interceptor._fences_foreign and not (_is_native(func) or is_trusted(func)):
+                return interceptor._foreign_op(func, args, kwargs or {}, is_busy)
             if is_busy:
                 return interceptor._torch_op(func, args, kwargs or {})
             return func(*args, **kwargs) if kwargs else func(*args)
@@ -129,6 +133,7 @@ class TorchInterceptor:
         self._sink = sink
         self._torch_op = sink.torch_op
         self._wants_ops = sink.wants_ops
+        self._fences_foreign = getattr(sink, "fences_foreign_ops", False)
         self._mode = _Mode(self)
         self._thread = 0
         self._is_special = False  # modes of others are about, or private functions are missing
@@ -221,7 +226,7 @@ class TorchInterceptor:
             return func(*args, **kwargs)
         self._is_busy = True
         try:
-            if not _overrides(types) and getattr(func, "namespace", "") in _NATIVE:
+            if not _overrides(types) and _is_native(func):
                 return self._torch_op(func, args, kwargs)
             # It may run any Python, which is not seen down here.
             self._sink.fence("tensor_subclass" if _overrides(types) else "op_below_mode")
@@ -229,6 +234,17 @@ class TorchInterceptor:
             return func(*args, **kwargs)
         finally:
             self._is_busy = False
+
+    def _foreign_op(self, func: Any, args: tuple, kwargs: dict, is_busy: bool) -> object:
+        """One op that may run any Python: whatever is launched inside is waited for at once."""
+        if is_busy:
+            self._sink.fence("unknown_access")
+        before, self._is_busy = self._is_busy, True
+        try:
+            self._wants_ops()  # with nothing in flight the sink learns that it has to arm again
+            return func(*args, **kwargs)
+        finally:
+            self._is_busy = before
 
     def _change_stack(self, change: Callable[..., Any], args: tuple, is_push: bool) -> Any:
         """A change of the mode stack by others, followed by a look at what is on it now."""
@@ -273,6 +289,16 @@ class TorchInterceptor:
             _push(mode)
         self._thread = 0
         self._is_suspended = True
+
+
+def _is_native(func: Any) -> bool:
+    """Whether an op's kernel is PyTorch's own code, which calls no Python."""
+    if func in _native_ops:
+        return True
+    if getattr(func, "namespace", "") not in _NATIVE:
+        return False
+    _native_ops.add(func)
+    return True
 
 
 def _overrides(types: Any) -> bool:

@@ -52,3 +52,64 @@ def test_a_recorded_launch_with_a_bare_descriptor_is_waited_for():
         command.launch()
         assert not latch.is_standing
         assert (wp.to_torch(array) == 3.0).all()
+
+
+# --- custom ops ----------------------------------------------------------------------------------
+
+
+hidden: dict[str, torch.Tensor] = {}  # what the ops below reach without being passed it
+
+
+@torch.library.custom_op("kscheduler_streams::adds_hidden", mutates_args=())
+def adds_hidden(x: torch.Tensor) -> torch.Tensor:
+    return x + hidden["read"]
+
+
+@torch.library.custom_op("kscheduler_streams::launches", mutates_args=())
+def launches(x: torch.Tensor) -> torch.Tensor:
+    y = torch.zeros(N)
+    launch(kernels.scale, [wp.from_torch(hidden["read"]), 2.0, wp.from_torch(y)])
+    launch(kernels.scale, [wp.from_torch(y), 1.0, wp.from_torch(hidden["written"])])
+    return x + y
+
+
+def test_a_custom_op_sees_tensors_that_it_is_not_passed():
+    hidden["read"] = torch.zeros(N)
+    with held(kernels.fill) as latch, ks.window(streams=2) as window:
+        launch(kernels.fill, [wp.from_torch(hidden["read"]), 3.0])
+        latch.wait()
+        result = torch.ops.kscheduler_streams.adds_hidden(torch.ones(N))
+    assert (result == 4.0).all()
+    assert window.report.fences["unknown_access"] == 1
+
+
+def test_launches_of_a_custom_op_are_finished_with_it():
+    hidden.update(read=torch.zeros(N), written=torch.zeros(N))
+    with ks.window(streams=2), held(kernels.scale) as latch:
+        for value in (3.0, 4.0):
+            launch(kernels.fill, [wp.from_torch(hidden["read"]), value])
+            result = torch.ops.kscheduler_streams.launches(torch.ones(N))
+            assert (result == 1.0 + 2.0 * value).all()
+            assert (hidden["written"] == 2.0 * value).all()
+            assert not latch.is_standing
+
+
+def test_ops_after_a_custom_op_are_seen():
+    hidden["read"] = torch.zeros(N)
+    x = torch.zeros(N)
+    with ks.window(streams=2):
+        launch(kernels.add, [wp.from_torch(x), 1.0])
+        torch.ops.kscheduler_streams.adds_hidden(x)
+        with held(kernels.fill) as latch:
+            launch(kernels.fill, [wp.from_torch(x), 5.0])
+            latch.wait()
+            result = x * 2.0
+    assert (result == 10.0).all()
+
+
+def test_a_custom_op_launches_while_nothing_is_in_flight():
+    hidden.update(read=torch.ones(N), written=torch.zeros(N))
+    with ks.window(streams=2), held(kernels.scale):
+        result = torch.ops.kscheduler_streams.launches(torch.ones(N))
+        assert (result == 3.0).all()
+        assert (hidden["written"] * 1.0 == 2.0).all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -32,8 +33,8 @@ class FuzzOptions:
     """How many programs to run."""
     seed: int = 0
     """Seed of the first program."""
-    strategy: str | None = None
-    """Run the programs of this strategy only: "stream" or "graph"."""
+    strategy: Literal["stream", "graph"] | None = None
+    """Run the programs of this strategy only."""
     keep_going: bool = False
     """Go on after a mismatch, without shrinking it."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from bench.fuzz import control, torch_ops, warp_ops
+from bench.fuzz import control, torch_ops, warp_memory_ops, warp_ops
 from bench.fuzz.machine import OPERATIONS, Op
 
 __all__ = ["Program", "generate", "show"]
 
-_MODULES = (control, torch_ops, warp_ops)  # they register the operations
+_MODULES = (control, torch_ops, warp_ops, warp_memory_ops)  # they register the operations
 _MAX_DEPTH = 3
 
 

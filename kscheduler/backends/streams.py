@@ -16,9 +16,9 @@ import warp
 from warp._src import context
 
 from kscheduler import _core
-from kscheduler.access import READ, READ_WRITE, Access
+from kscheduler.access import READ, READ_WRITE, Access, overlaps
 from kscheduler.intercept.current import entered
-from kscheduler.intercept.host_memory import host_memory
+from kscheduler.intercept.host_memory import borrowed_memory, host_memory
 from kscheduler.intercept.torch_access import op_accesses
 from kscheduler.intercept.torch_ops import TorchInterceptor
 from kscheduler.intercept.warp_launch import pack, prepared_entry
@@ -106,7 +106,7 @@ class StreamSink:
             self._look_for_host_memory(self.owners)
         if call.accesses is None:
             self.fence("unknown_access")
-        elif self.core.is_visible(call.accesses):
+        elif self.core.is_visible(call.accesses) or self._borrows(call.accesses):
             self.fences["host_visible"] += 1
             self._wait_for(call.accesses)
         elif self.owners is None:
@@ -244,6 +244,14 @@ class StreamSink:
         self.core.wait_for(accesses)
         if self.core.has_failed:
             self.finish_errors()
+
+    def _borrows(self, accesses: tuple[Access, ...]) -> bool:
+        """Whether a call works on memory of objects that only the host looks after."""
+        for owner in self.owners or ():
+            borrowed = borrowed_memory(owner)
+            if borrowed is not None and any(overlaps(borrowed, access) for access in accesses):
+                return True
+        return False
 
     def _look_for_host_memory(self, owners: tuple[Any, ...]) -> None:
         for owner in owners:

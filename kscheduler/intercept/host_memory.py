@@ -2,7 +2,8 @@
 
 NumPy's memory, wrapped without a copy (`torch.from_numpy`, ``wp.array(..., copy=False)``), and
 memory shared with other processes belong to the host from the start. Guarantee: such an array is
-found wherever it is passed; one with memory of its own is looked at once. Not seen: views that
+found wherever it is passed; one with memory of its own is looked at once. So is an object that is
+passed as it is and that Warp asks for its memory (`numpy.ndarray`). Not seen: views that
 were taken of ordinary memory before (``t.numpy()`` before the window), and arrays made from a bare
 pointer.
 """
@@ -11,16 +12,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 import warp
 
 from kscheduler.access import READ_WRITE, Access, strided_access
 from kscheduler.intercept.torch_access import storage_access
 
-__all__ = ["PRIVATE_MARK", "host_memory", "is_bare"]
+__all__ = ["PRIVATE_MARK", "borrowed_memory", "host_memory", "is_bare", "ndarray_access"]
 
 PRIVATE_MARK = "_kscheduler_is_private"  # the native launcher looks for it, too
 
+_END = 2**63  # of the addresses that a program can have
 _untyped_storage = torch._C.TensorBase.untyped_storage
 
 
@@ -36,6 +39,31 @@ def host_memory(owner: Any) -> Access | None:
         return _tensor_memory(owner)
     source = getattr(owner, "_ref", None)  # an array descriptor made by warp.from_torch
     return _tensor_memory(source) if isinstance(source, torch.Tensor) else None
+
+
+def borrowed_memory(owner: Any) -> Access | None:
+    """The bytes of an object of the host that stands for an array, as `numpy.ndarray` does.
+
+    Args:
+        owner: Anything passed to a launch.
+
+    Returns:
+        None for tensors, Warp's arrays and values; all memory where the object makes its array
+        when it is asked.
+    """
+    if isinstance(owner, (torch.Tensor, warp.array, np.generic)):
+        return None
+    if isinstance(owner, np.ndarray):
+        return ndarray_access(owner, READ_WRITE)
+    is_array = hasattr(owner, "__array_interface__") or hasattr(owner, "__array__")
+    return Access(0, _END, READ_WRITE) if is_array and not isinstance(owner, type) else None
+
+
+def ndarray_access(array: np.ndarray, mode: int) -> Access:
+    """The bytes of a NumPy array; all memory for an array of Python objects."""
+    if array.dtype.hasobject:
+        return Access(0, _END, mode)
+    return strided_access(array.ctypes.data, array.shape, array.strides, array.itemsize, mode)
 
 
 def is_bare(array: Any) -> bool:

@@ -1,6 +1,7 @@
 """Programs that once gave other results under `stream` than without a window."""
 
 import kernels_runtime as kernels
+import numpy as np
 import torch
 import warp as wp
 from latch import held
@@ -113,3 +114,46 @@ def test_a_custom_op_launches_while_nothing_is_in_flight():
         result = torch.ops.kscheduler_streams.launches(torch.ones(N))
         assert (result == 3.0).all()
         assert (hidden["written"] * 1.0 == 2.0).all()
+
+
+# --- NumPy ---------------------------------------------------------------------------------------
+
+
+def test_a_launch_on_numpy_arrays_has_run_when_it_returns():
+    x, y = np.ones(N, np.float32), np.zeros(N, np.float32)
+    with held(kernels.scale) as latch, ks.window(streams=2) as window:
+        for factor in (3.0, 4.0):
+            launch(kernels.scale, [x, factor, y])
+            assert not latch.is_standing
+            assert (y == factor).all()
+    assert window.report.fences["host_visible"] == 2
+
+
+class Lazy:
+    """Makes its array when it is asked."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __array__(self):
+        return self.array
+
+
+def test_a_launch_on_an_object_that_makes_an_array_has_run_when_it_returns():
+    y = np.zeros(N, np.float32)
+    with held(kernels.fill) as latch, ks.window(streams=2):
+        launch(kernels.fill, [Lazy(y), 3.0])
+        assert not latch.is_standing
+        assert (y == 3.0).all()
+
+
+def test_a_vector_of_numpy_numbers_is_copied_and_not_waited_for():
+    y = zeros()
+    vector = np.array([1.0, 2.0, 3.0], np.float32)
+    with held(kernels.composites, until_wait=False) as latch, ks.window(streams=2):
+        matrix, transform = wp.mat22(1.0, 2.0, 3.0, 4.0), wp.transform_identity()
+        launch(kernels.composites, [vector, matrix, transform, y])
+        latch.wait()
+        vector[:] = 0.0
+        latch.release()
+    assert y.numpy()[0] == 321.0

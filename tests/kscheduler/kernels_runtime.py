@@ -12,6 +12,12 @@ wp.set_module_options({"enable_backward": False})
 
 
 @wp.struct
+class Pair:
+    x: wp.array[float]
+    factor: float
+
+
+@wp.struct
 class Settings:
     scale: float
     offset: float

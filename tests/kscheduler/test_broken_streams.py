@@ -1,7 +1,10 @@
 """Programs that once gave other results under `stream` than without a window."""
 
+import ctypes
+
 import kernels_runtime as kernels
 import numpy as np
+import pytest
 import torch
 import warp as wp
 from latch import held
@@ -157,3 +160,72 @@ def test_a_vector_of_numpy_numbers_is_copied_and_not_waited_for():
         vector[:] = 0.0
         latch.release()
     assert y.numpy()[0] == 321.0
+
+
+# --- declared callables --------------------------------------------------------------------------
+
+
+def ndarray_over(array):
+    return np.ctypeslib.as_array(ctypes.cast(array.ptr, ctypes.POINTER(ctypes.c_float)), (N,))
+
+
+class Box:
+    def __init__(self, array):
+        self.array = array
+
+
+def as_struct(array):
+    pair = kernels.Pair()
+    pair.x = array
+    return pair
+
+
+def as_indexed(array):
+    return wp.indexedarray(array, [wp.array([0, 2], dtype=int, device="cpu")])
+
+
+@pytest.mark.parametrize(
+    "wrapped", [ndarray_over, lambda array: ndarray_over(array)[::-2], as_struct, as_indexed, Box]
+)
+def test_a_declared_callable_waits_for_what_its_arguments_hold(wrapped):
+    x = zeros()
+    argument, values = wrapped(x), ndarray_over(x)
+    seen = []
+
+    @ks.kernel(reads=("held",))
+    def look(held):
+        seen.append(values.copy())
+
+    with held(kernels.fill) as latch, ks.window(streams=2):
+        launch(kernels.fill, [x, 3.0])
+        latch.wait()
+        look(argument)
+    assert (seen[0] == 3.0).all()
+
+
+def test_a_declared_callable_leaves_memory_beside_its_ndarray_alone():
+    x = zeros()
+
+    @ks.kernel(writes=("y",))
+    def clear(y, factor, name, dtype):
+        y[:] = 0.0
+
+    with held(kernels.fill, until_wait=False) as latch, ks.window(streams=2):
+        launch(kernels.fill, [x, 3.0])
+        latch.wait()
+        clear(np.ones((4, 4), np.float32)[:, 1:3], np.float32(2.0), "name", torch.float32)
+        assert latch.is_standing
+        latch.release()
+    assert (x.numpy() == 3.0).all()
+
+
+@pytest.mark.parametrize("wrapped", [ndarray_over, Box])
+def test_a_recording_refuses_objects_that_may_be_new_in_each_call(wrapped):
+    x = zeros()
+
+    @ks.kernel(reads=("held",))
+    def look(held):
+        pass
+
+    with pytest.raises(ks.NotReplayable, match="whether it is a new one in each call"):
+        ks.window(strategy="graph")(lambda: look(wrapped(x)))()

@@ -18,7 +18,7 @@ from warp._src import context
 from kscheduler import _core
 from kscheduler.access import READ, READ_WRITE, Access, overlaps
 from kscheduler.intercept.current import entered
-from kscheduler.intercept.host_memory import borrowed_memory, host_memory
+from kscheduler.intercept.host_memory import borrowed_memory, host_memory, may_vanish
 from kscheduler.intercept.torch_access import op_accesses
 from kscheduler.intercept.torch_ops import TorchInterceptor
 from kscheduler.intercept.warp_launch import pack, prepared_entry
@@ -109,7 +109,7 @@ class StreamSink:
         elif self.core.is_visible(call.accesses) or self._borrows(call.accesses):
             self.fences["host_visible"] += 1
             self._wait_for(call.accesses)
-        elif self.owners is None:
+        elif self.owners is None or any(map(may_vanish, self.owners)):
             # Nobody vouches for the memory once the program goes on.
             self._wait_for(call.accesses)
         else:
@@ -191,7 +191,7 @@ class StreamSink:
         if accesses is None:
             self.fence("unknown_access")
         elif accesses:
-            if self.core.wait_for(accesses):
+            if self._wait_for(accesses):
                 self._clear_ops = 0
             else:
                 self._count_clear_op()
@@ -240,10 +240,12 @@ class StreamSink:
         """Finishes everything and gives the threads back."""
         self.core.close()
 
-    def _wait_for(self, accesses: Any) -> None:
-        self.core.wait_for(accesses)
+    def _wait_for(self, accesses: Any) -> bool:
+        """Waits for conflicting tasks, and reports what failed; whether there were any."""
+        had_to_wait = self.core.wait_for(accesses)
         if self.core.has_failed:
             self.finish_errors()
+        return bool(had_to_wait)
 
     def _borrows(self, accesses: tuple[Access, ...]) -> bool:
         """Whether a call works on memory of objects that only the host looks after."""

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import warp
 
@@ -53,19 +54,46 @@ def _key(value: Any, leaves: list[Any], objects: list[Any]) -> Any:
         leaves.append(value)
         return (
             "tensor", type(value), value.dtype, value.shape, value.stride(), value.device,
-            value.requires_grad,
+            value.requires_grad, _beside(value, objects),
         )  # fmt: skip
     if isinstance(value, warp.array):
         leaves.append(value)
-        return "array", value.dtype, value.shape, value.strides, str(value.device)
+        return (
+            "array", value.dtype, value.shape, value.strides, str(value.device),
+            value.requires_grad, _beside(value, objects),
+        )  # fmt: skip
     if is_scalar(value):
-        return "value", type(value), repr(value) if isinstance(value, float) else value
+        return _scalar_key(value)
     if type(value) in (list, tuple):
         return type(value), tuple([_key(item, leaves, objects) for item in value])
     if type(value) is dict:
-        return dict, tuple([(k, _key(v, leaves, objects)) for k, v in value.items()])
+        return dict, tuple([(_name_key(k), _key(v, leaves, objects)) for k, v in value.items()])
     objects.append(value)
     return "object", id(value)
+
+
+def _scalar_key(value: Any) -> Any:
+    """Tells 1 from 1.0 and True, and 0.0 from -0.0, also inside tuples."""
+    if isinstance(value, tuple):
+        return type(value), tuple([_scalar_key(item) for item in value])
+    if isinstance(value, frozenset):
+        return frozenset, frozenset([_scalar_key(item) for item in value])
+    is_number = isinstance(value, (float, complex, np.generic))
+    return "value", type(value), repr(value) if is_number else value
+
+
+def _name_key(name: Any) -> Any:
+    return name if type(name) is str else (type(name), _scalar_key(name))
+
+
+def _beside(array: Any, objects: list[Any]) -> Any:
+    """What hangs on an array: its gradient, and attributes that the user gave a tensor."""
+    gradient = array._grad
+    if gradient is not None:
+        objects.append(gradient)
+    own = vars(array) if isinstance(array, torch.Tensor) else {}
+    named = [(name, _key(value, [], objects)) for name, value in own.items()] if own else ()
+    return None if gradient is None else id(gradient), tuple(named)
 
 
 def containers(value: Any) -> set[int]:

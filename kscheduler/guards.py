@@ -7,7 +7,7 @@ guard.
 
 Guarantee: a guarded attribute that has another value, or another object, makes the replay stale.
 Guarding too much costs a new recording, never a wrong result. Not seen: values kept inside foreign
-containers that are reached through no attribute, and the contents of numpy arrays.
+containers that are reached through no attribute, and the contents of numpy arrays above 64 KiB.
 """
 
 from __future__ import annotations
@@ -29,14 +29,21 @@ import torch
 from kscheduler import _core
 from kscheduler.intercept.user_line import is_library
 from kscheduler.spaces import (
+    MANY_ITEMS,
     MISSING,
     Attributes,
+    Contents,
     Members,
     class_values,
+    code_names,
+    contents_of,
     global_names,
+    imported_modules,
     is_array,
     is_foreign,
     is_namespace,
+    is_torch_object,
+    parts_of,
     spaces_of,
 )
 
@@ -46,14 +53,15 @@ _SCALARS = (int, float, complex, bool, str, bytes, type(None), np.generic, enum.
 _PLAIN = (*_SCALARS, torch.dtype, torch.device)
 _SKIPPED = (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _CONTAINERS = (dict, list, set, collections.deque)
-_DEPTH = 5
-_MAX_ITEMS = 512
+_DEPTH = 60
+_MAX_ITEMS = 65_536  # of a container that can be guarded
+_COMPUTED = {"getattr", "vars", "__dict__", "attrgetter", "__getattribute__"}
 
 
 def is_scalar(value: Any) -> bool:
     """Whether a value is compared by value: a number, a string, None, or a tuple of those."""
     if isinstance(value, (tuple, frozenset)):
-        return len(value) <= _MAX_ITEMS and all(is_scalar(item) for item in value)
+        return len(value) <= MANY_ITEMS and all(is_scalar(item) for item in value)
     return isinstance(value, _PLAIN)
 
 
@@ -108,6 +116,7 @@ class Guards:
     scalars: list[Guard] = field(default_factory=list)
     objects: list[Guard] = field(default_factory=list)
     lengths: list[tuple[Any, int]] = field(default_factory=list)
+    contents: list[Contents] = field(default_factory=list)
     _groups: list[_Group] = field(default_factory=list)
 
     def stale(self) -> str | None:
@@ -115,6 +124,9 @@ class Guards:
         for container, length in self.lengths:
             if len(container) != length:
                 return f"a {type(container).__name__} had {length} items and has {len(container)}"
+        for held in self.contents:
+            if held.has_changed():
+                return f"a {type(held.holder).__name__} has other contents"
         if not self._groups:
             self._groups = _grouped([*self.objects, *self.scalars])
         for space, get, values, guards in self._groups:
@@ -170,6 +182,8 @@ class _Visit:
     before: Any  # a shallow copy
     keep: Any
     may_grow: bool = False  # a global container, such as a cache: growing is nobody's result
+    all_names: bool = False  # read by code whose names are not known
+    codes: set[int] = field(default_factory=set)  # of the functions that hold this cell
 
 
 class GuardCollector:
@@ -180,6 +194,10 @@ class GuardCollector:
 
     def __init__(self) -> None:
         self._names: set[str] = set()
+        self._contents: dict[int, Contents] = {}
+        self._unwatched: dict[int, Any] = {}  # what lies too deep or is too large
+        self._modules: dict[int, types.ModuleType] = {}
+        self._importers: list[tuple[types.CodeType, dict[str, Any]]] = []
         self._codes: dict[int, types.CodeType] = {}
         self._visits: dict[Any, _Visit] = {}
         self._globals: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
@@ -213,8 +231,11 @@ class GuardCollector:
             return False
         if id(code) not in self._codes:  # the hash of a code object takes long
             self._codes[id(code)] = code
-            self._names.update(code.co_names)
+            self._names.update(code_names(code))
             space = frame.f_globals
+            self._importers.append((code, space))
+            for module in imported_modules(code, space):
+                self.add_root(module)
             names = self._global_names.setdefault(id(space), set())
             names.update(global_names(code))
             if id(space) not in self._globals:
@@ -229,36 +250,90 @@ class GuardCollector:
         return True
 
     def _visit(self, value: Any, depth: int, name: str = "") -> None:
-        if isinstance(value, _CONTAINERS):
+        if isinstance(value, (*_CONTAINERS, np.ndarray)):
             self._called.setdefault(id(value), set()).add(name)
-        if depth > _DEPTH or id(value) in self._visits or is_scalar(value):
+        if id(value) in self._visits or is_scalar(value):
             return
-        if isinstance(value, _SKIPPED) or is_array(value):
+        if depth > _DEPTH:
+            self._unwatched[id(value)] = value
             return
+        take = contents_of(value)
+        if take is not None and id(value) not in self._contents:
+            self._contents[id(value)] = Contents(value, take)
         if isinstance(value, (tuple, *_CONTAINERS)):
             self._visit_container(value, depth)
+        elif take is not None:
             return
-        if is_foreign(value):
-            return
+        elif is_array(value):
+            self._visit_array(value)
+        elif isinstance(value, types.ModuleType):
+            self._visit_module(value, depth)
+        elif isinstance(value, types.CellType):
+            for item in parts_of(value) or ():
+                self._visit(item, depth + 1)
+        elif (parts := parts_of(value)) is not None:
+            self._visits[id(value)] = _Visit("", {}, {}, value)
+            if isinstance(value, types.FunctionType):
+                self._visit_cells(value)
+                own = vars(value)
+                self._visits[id(value), dict] = _Visit(value.__name__, own, dict(own), value)
+            for item in parts:
+                self._visit(item, depth + 1)
+        elif is_namespace(value) or not (isinstance(value, _SKIPPED) or is_foreign(value)):
+            self._visit_object(value, depth)
+
+    def _visit_object(self, value: Any, depth: int) -> None:
         self._visits[id(value)] = _Visit("", {}, {}, value)
+        is_torch = is_torch_object(value)
         for holder, space in spaces_of(value):
             key = (id(holder), type(space))
             if key in self._visits:
                 continue
             owner = holder.__name__ if isinstance(holder, type) else type(value).__name__
-            self._visits[key] = _Visit(owner, space, dict(space), holder)
+            visit = _Visit(owner, space, dict(space), holder)
+            visit.all_names = is_torch and not isinstance(holder, type)
+            self._visits[key] = visit
             for name, item in list(dict(space).items()):
                 if not name.startswith("__"):
-                    self._visit(item, depth + 1, name)
+                    self._visit(item, depth + 1, "" if visit.all_names else name)
+
+    def _visit_array(self, value: Any) -> None:
+        """What hangs on a tensor or array: its gradient, and attributes that the user gave it."""
+        self._visits[id(value)] = _Visit("", {}, {}, value)
+        if isinstance(value, torch.Tensor) and vars(value):
+            own = vars(value)
+            self._visits[id(value), dict] = _Visit(type(value).__name__, own, dict(own), value)
+            for name, item in list(own.items()):
+                self._visit(item, 0, name)
+        if getattr(value, "requires_grad", False) or getattr(value, "_grad", None) is not None:
+            space = Attributes(value, ("_grad",))  # `grad` warns about tensors that are no leaves
+            visit = _Visit(type(value).__name__, space, dict(space), value, all_names=True)
+            self._visits[id(value), Attributes] = visit
+
+    def _visit_module(self, value: types.ModuleType, depth: int = 0) -> None:
+        if not is_namespace(value):
+            return
+        self._modules[id(value)] = value
+        space = vars(value)
+        key = (id(value), dict)
+        if key not in self._visits:
+            self._visits[key] = _Visit(value.__name__, space, dict(space), value)
+        for name in self._names & space.keys():
+            if not isinstance(space[name], types.ModuleType):
+                self._in_globals = True
+                self._visit(space[name], depth + 1, name)
+                self._in_globals = False
 
     def _visit_container(self, value: Any, depth: int) -> None:
         if len(value) > _MAX_ITEMS:
+            self._unwatched[id(value)] = value
             return
-        if isinstance(value, set):
+        if id(value) in self._contents:
+            self._visits[id(value)] = _Visit("", {}, {}, value)
+        elif isinstance(value, set):
             space = Members(value)
             self._visits[id(value)] = _Visit("set", space, dict(space), value, self._in_globals)
-            return
-        if not isinstance(value, tuple):
+        elif not isinstance(value, tuple):
             owner = type(value).__name__
             self._visits[id(value)] = _Visit(owner, value, value.copy(), value, self._in_globals)
         for item in list(value.values() if isinstance(value, dict) else value):
@@ -283,22 +358,22 @@ class GuardCollector:
                     self._visit_globals(further, inner, code)
 
     def add_function(self, function: Any) -> None:
-        """Visits what a function's closure holds."""
+        """Visits what a function, or another callable, holds."""
         function = getattr(function, "__func__", function)
-        cells = getattr(function, "__closure__", None) or ()
-        names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-        for name, cell in zip(names, cells, strict=False):
-            if id(cell) in self._visits:
-                continue
-            space = Attributes(cell, ("cell_contents",))
-            self._visits[id(cell)] = _Visit(f"closure variable {name}", space, dict(space), cell)
-            self._names.add("cell_contents")
-            value = space.get("cell_contents")
-            self._roots += [cell, value]
-            if isinstance(value, (types.FunctionType, types.MethodType)):
-                self.add_function(value)
-            else:
-                self._visit(value, 0)
+        self._roots.append(function)
+        self._visit(function, 0)
+
+    def _visit_cells(self, function: types.FunctionType) -> None:
+        names = function.__code__.co_freevars
+        for name, cell in zip(names, function.__closure__ or (), strict=False):
+            visit = self._visits.get(id(cell))
+            if visit is None:
+                space = Attributes(cell, ("cell_contents",))
+                visit = _Visit(f"closure variable {name}", space, dict(space), cell)
+                self._visits[id(cell)] = visit
+                self._names.add("cell_contents")
+                self._visit(space.get("cell_contents"), 0, name)
+            visit.codes.add(id(function.__code__))
 
     def _find_closures(self) -> None:
         """Functions with numbers in their closure that were reached through no known object."""
@@ -310,16 +385,24 @@ class GuardCollector:
     def finish(self) -> tuple[Guards, list[tuple[Any, str, Any, Any]]]:
         """Returns the guards, and (object, name, before, after) of changed attributes."""
         self._find_closures()
+        for code, space in self._importers:
+            for module in imported_modules(code, space):
+                self.add_root(module)
+        for module in list(self._modules.values()):
+            self._visit_module(module)  # with the names of what ran since
         guards = Guards()
         changed: list[tuple[Any, str, Any, Any]] = []
         outside = self.reachable()
         for visit in self._visits.values():
             if not visit.owner or id(visit.keep) not in outside:
                 continue  # made by the function itself; nobody else can change it
+            if visit.codes and not self._is_used_cell(visit):
+                continue
             for key, before, after in self._entries(visit):
                 self._add(guards, changed, visit.owner, visit, key, before, after)
             if isinstance(visit.keep, _CONTAINERS) and self._is_named(visit.keep):
                 guards.lengths.append((visit.keep, len(visit.keep)))
+        self._add_contents(guards, changed, outside)
         for space, before in self._globals.values():
             visit = _Visit("global", space, before, space)
             for name in self._global_names[id(space)]:
@@ -327,6 +410,32 @@ class GuardCollector:
                     after = space.get(name, MISSING)
                     self._add(guards, changed, "global", visit, name, before[name], after)
         return guards, changed
+
+    def _is_used_cell(self, visit: _Visit) -> bool:
+        """Whether a function that holds the cell ran, and so did the function in it, if any."""
+        held = visit.space.get("cell_contents")
+        if isinstance(held, types.FunctionType) and held.__code__.co_filename != "<string>":
+            code = held.__code__
+            if id(code) not in self._codes and not is_library(code.co_filename):
+                return False
+        return not visit.codes.isdisjoint(self._codes)
+
+    def _add_contents(
+        self, guards: Guards, changed: list[tuple[Any, str, Any, Any]], outside: set[int]
+    ) -> None:
+        for held in self._contents.values():
+            holder = held.holder
+            if id(holder) not in outside:
+                continue
+            if isinstance(holder, np.ndarray) and not self._is_named(holder):
+                continue
+            if held.has_changed():  # filled by a first call, perhaps: the next one tells
+                changed.append((holder, "contents", MISSING, "others"))
+            else:
+                guards.contents.append(held)
+        for holder in self._unwatched.values():
+            if id(holder) in outside and not is_array(holder):
+                changed.append((holder, "contents", "what is too large to watch", "anything"))
 
     def _is_named(self, container: Any) -> bool:
         names = self._called.get(id(container), set())
@@ -345,15 +454,17 @@ class GuardCollector:
                 continue
             seen.add(id(value))
             if is_array(value):
-                continue
-            if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
+                stack += vars(value).values() if isinstance(value, torch.Tensor) else ()
+            elif isinstance(value, (list, tuple, set, frozenset, collections.deque)):
                 stack += value
             elif isinstance(value, dict):
                 stack += value.values()
+            elif (parts := parts_of(value)) is not None:
+                stack += parts
             elif is_namespace(value):
                 for holder, space in spaces_of(value):
                     seen.add(id(holder))
-                    stack += [space[name] for name in self._names if name in space]
+                    stack += [space[name] for name in self._names & space.keys()]
             elif not isinstance(value, _SKIPPED) and not is_foreign(value):
                 for holder, space in spaces_of(value):
                     seen.add(id(holder))
@@ -375,7 +486,7 @@ class GuardCollector:
             return
         is_object = space is not visit.keep
         for key in {**before, **space}:
-            if is_object and key not in self._names:
+            if is_object and key not in self._names and not self._is_read(visit, key):
                 continue
             after = space.get(key, MISSING)
             is_new = visit.may_grow and key not in before
@@ -384,6 +495,14 @@ class GuardCollector:
             # An attribute of the class may be hidden by one of the object's later.
             for key in class_values(visit.keep) & self._names - {*before, *space}:
                 yield key, MISSING, MISSING
+
+    def _is_read(self, visit: _Visit, key: str) -> bool:
+        """Whether a value may be read by a name that no code holds."""
+        if visit.all_names:
+            return True
+        if isinstance(visit.keep, (type, types.ModuleType)) or self._names.isdisjoint(_COMPUTED):
+            return False
+        return is_scalar(visit.space.get(key, MISSING))
 
     def _add(
         self,

@@ -6,10 +6,16 @@ of the user's but `__getattr__` of classes with slots.
 
 from __future__ import annotations
 
+import array
+import collections
+import ctypes
+import functools
 import opcode
 import sys
 import types
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -20,12 +26,18 @@ from kscheduler.intercept.user_line import is_library
 __all__ = [
     "MISSING",
     "Attributes",
+    "Contents",
     "Members",
     "class_values",
+    "code_names",
+    "contents_of",
     "global_names",
+    "imported_modules",
     "is_array",
     "is_foreign",
     "is_namespace",
+    "is_torch_object",
+    "parts_of",
     "spaces_of",
 ]
 
@@ -88,8 +100,86 @@ class Members:
         return ["members"]
 
 
+class Contents:
+    """What a value without names holds: its bytes, or the objects of a large container."""
+
+    def __init__(self, holder: Any, take: Callable[[Any], Any]) -> None:
+        self.holder = holder
+        self._take = take
+        self._held = take(holder)
+
+    def has_changed(self) -> bool:
+        """Whether other bytes, or other objects, are there now."""
+        now, held = self._take(self.holder), self._held
+        if isinstance(now, bytes):
+            return bool(now != held)
+        return len(now) != len(held) or not all(map(is_, now, held))
+
+
+MANY_ITEMS = 512  # containers with more are compared as a whole
+_MAX_BYTES = 65_536
+_C_VALUES = (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)
+
+
+def contents_of(value: Any) -> Callable[[Any], Any] | None:
+    """What takes a snapshot of a value that is compared as a whole; None for other values."""
+    if isinstance(value, np.ndarray):
+        if value.nbytes > _MAX_BYTES:
+            return None
+        return (lambda v: tuple(v.flat)) if value.dtype.hasobject else np.ndarray.tobytes
+    if isinstance(value, (*_C_VALUES, bytearray, array.array)):
+        return bytes
+    if isinstance(getattr(value, "_ctype", None), ctypes.Structure):  # an instance of a wp.struct
+        return lambda v: bytes(v._ctype)
+    if isinstance(value, (list, dict, set, collections.deque)) and len(value) > MANY_ITEMS:
+        return (lambda v: (*v, *v.values())) if isinstance(value, dict) else tuple
+    return None
+
+
+def parts_of(value: Any) -> list[Any] | None:
+    """The objects that something callable, or a reference, holds; None for other values."""
+    if isinstance(value, types.FunctionType):
+        own = vars(value).values()
+        return [*(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__, *own]
+    if isinstance(value, types.MethodType):
+        return [value.__self__, value.__func__]
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, (classmethod, staticmethod)):
+        return [value.__func__]
+    if isinstance(value, property):
+        return [value.fget]
+    if isinstance(value, weakref.ref):
+        return [value()]
+    if isinstance(value, types.CellType):
+        return list(Attributes(value, ("cell_contents",)).values())
+    if isinstance(value, functools._lru_cache_wrapper):
+        return [value.__wrapped__]
+    return None
+
+
+def is_torch_object(value: Any) -> bool:
+    """Whether torch's own code reads a value's attributes, which no code of the user's names."""
+    kinds = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+    return isinstance(value, kinds)
+
+
+def code_names(code: types.CodeType) -> set[str]:
+    """Names of attributes that code can read: those it names, and strings among its constants."""
+    names = set(code.co_names)
+    stack = list(code.co_consts)
+    while stack:
+        held = stack.pop()
+        if isinstance(held, str) and held.isidentifier():
+            names.add(held)
+        elif isinstance(held, (tuple, frozenset)):
+            stack += held
+    return names
+
+
 _LOAD_GLOBAL = opcode.opmap["LOAD_GLOBAL"]
 _LOAD_NAME = opcode.opmap["LOAD_NAME"]
+_IMPORT_NAME = opcode.opmap["IMPORT_NAME"]
 _EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
 
 
@@ -107,6 +197,20 @@ def global_names(code: types.CodeType) -> set[str]:
     return names
 
 
+def imported_modules(code: types.CodeType, space: dict[str, Any]) -> list[types.ModuleType]:
+    """The user's modules that code imports itself, as far as they are loaded."""
+    if _IMPORT_NAME not in code.co_code[::2]:
+        return []
+    package = space.get("__package__") or ""
+    found = []
+    for name in code.co_names:
+        for full in (name, f"{package}.{name}", package):
+            module = sys.modules.get(full)
+            if module is not None and is_namespace(module):
+                found.append(module)
+    return found
+
+
 def spaces_of(value: Any) -> Iterator[tuple[Any, Any]]:
     """(holder, mapping) of an object's attributes: its dict, its classes, its slots."""
     own = getattr(value, "__dict__", None)
@@ -117,12 +221,18 @@ def spaces_of(value: Any) -> Iterator[tuple[Any, Any]]:
     slots: list[str] = []
     for cls in value.__mro__ if isinstance(value, type) else type(value).__mro__:
         declared = cls.__dict__.get("__slots__", ())
-        slots += (declared,) if isinstance(declared, str) else declared
+        declared = (declared,) if isinstance(declared, str) else declared
+        slots += [_mangled(name, cls) for name in declared]
         root = (cls.__module__ or "").partition(".")[0]
         if root not in _FOREIGN_CLASSES:
             yield cls, cls.__dict__
     if slots and not isinstance(value, type):
         yield value, Attributes(value, tuple(slots))
+
+
+def _mangled(name: str, cls: type) -> str:
+    is_private = name.startswith("__") and not name.endswith("__")
+    return f"_{cls.__name__.lstrip('_')}{name}" if is_private else name
 
 
 def class_values(value: Any) -> set[str]:
@@ -158,4 +268,4 @@ def is_foreign(value: Any) -> bool:
     root = module.partition(".")[0]
     if root in ("warp", "numpy", "kscheduler", "threading", "logging", "inspect", "dataclasses"):
         return True
-    return root == "torch" and not isinstance(value, torch.nn.Module)
+    return root == "torch" and not is_torch_object(value)

@@ -4,8 +4,7 @@ NumPy's memory, wrapped without a copy (`torch.from_numpy`, ``wp.array(..., copy
 memory shared with other processes belong to the host from the start. Guarantee: such an array is
 found wherever it is passed; one with memory of its own is looked at once. So is an object that is
 passed as it is and that Warp asks for its memory (`numpy.ndarray`). Not seen: views that
-were taken of ordinary memory before (``t.numpy()`` before the window), and arrays made from a bare
-pointer.
+were taken of ordinary memory before (``t.numpy()`` before the window).
 """
 
 from __future__ import annotations
@@ -17,9 +16,17 @@ import torch
 import warp
 
 from kscheduler.access import READ_WRITE, Access, strided_access
+from kscheduler.intercept import warp_blocks
 from kscheduler.intercept.torch_access import storage_access
 
-__all__ = ["PRIVATE_MARK", "borrowed_memory", "host_memory", "is_bare", "ndarray_access"]
+__all__ = [
+    "PRIVATE_MARK",
+    "borrowed_memory",
+    "host_memory",
+    "is_bare",
+    "may_vanish",
+    "ndarray_access",
+]
 
 PRIVATE_MARK = "_kscheduler_is_private"  # the native launcher looks for it, too
 
@@ -68,14 +75,31 @@ def ndarray_access(array: np.ndarray, mode: int) -> Access:
 
 def is_bare(array: Any) -> bool:
     """Whether a Warp array was made from a pointer alone, so that nobody keeps its memory."""
-    if not isinstance(array, warp.array):
+    return isinstance(array, warp.array) and _has_no_owner(vars(array), array.ptr)
+
+
+def may_vanish(owner: Any) -> bool:
+    """Whether the memory of an array may be freed unseen while a task that got it is in flight.
+
+    So it is for an array made from a bare pointer, or a view of one, unless Warp allocated the
+    memory: Warp's frees are ordered behind the tasks that use it.
+    """
+    if not isinstance(owner, warp.array):
         return False
-    attributes = vars(array)
+    root = vars(owner)
+    while root.get("deleter") is None and isinstance(root.get("_ref"), warp.array):
+        root = vars(root["_ref"])
+    if root.get(PRIVATE_MARK):
+        return False
+    return _has_no_owner(root, owner.ptr) and not warp_blocks.holds(owner.ptr)
+
+
+def _has_no_owner(attributes: dict[str, Any], pointer: int | None) -> bool:
     return (
-        attributes.get("deleter") is None
+        bool(pointer)
+        and attributes.get("deleter") is None
         and attributes.get("_ref") is None
         and attributes.get("_tensor") is None
-        and bool(array.ptr)
     )
 
 
@@ -93,7 +117,7 @@ def _array_memory(array: Any) -> Access | None:
     elif source is not None and array.ptr and array.device.is_cpu:
         item_bytes = warp.types.type_size_in_bytes(array.dtype)
         found = strided_access(array.ptr, array.shape, array.strides, item_bytes, READ_WRITE)
-    if found is None:
+    if found is None and not (_has_no_owner(root, array.ptr) and not warp_blocks.holds(array.ptr)):
         root[PRIVATE_MARK] = True
     return found
 

@@ -229,3 +229,30 @@ def test_a_recording_refuses_objects_that_may_be_new_in_each_call(wrapped):
 
     with pytest.raises(ks.NotReplayable, match="whether it is a new one in each call"):
         ks.window(strategy="graph")(lambda: look(wrapped(x)))()
+
+
+# --- arrays made from a bare pointer -------------------------------------------------------------
+
+
+def test_memory_under_a_bare_array_may_be_freed_after_the_launch():
+    owner = torch.zeros(N)
+    bare = wp.array(ptr=owner.data_ptr(), shape=N, dtype=float, device="cpu")
+    with held(kernels.fill) as latch, ks.window(streams=2):
+        for value in (3.0, 4.0):  # prepared the second time
+            launch(kernels.fill, [bare[:], value])
+            assert not latch.is_standing
+            assert floats_of(bare) == [value] * N
+
+
+def test_a_bare_array_on_memory_of_warp_is_not_waited_for():
+    owner = zeros()
+    bare = wp.array(ptr=owner.ptr + 16, shape=N - 4, dtype=float, device="cpu")
+    with held(kernels.fill, until_wait=False) as latch, ks.window(streams=2):
+        wp.launch(kernels.fill, dim=N - 4, inputs=[bare, 3.0], device="cpu")
+        latch.wait()
+        latch.release()
+    assert owner.numpy().tolist() == [0.0] * 4 + [3.0] * (N - 4)
+
+
+def floats_of(array):
+    return list((ctypes.c_float * N).from_address(array.ptr))

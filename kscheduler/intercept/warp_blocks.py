@@ -27,7 +27,7 @@ class _Blocks:
         self._owners: dict[int, weakref.ref[Any] | None] = {}  # by an address inside the block
 
     def holds(self, pointer: int) -> bool:
-        known = self._owners.get(pointer, self)
+        known: Any = self._owners.get(pointer, self)
         if known is None:
             return False
         if known is not self:

@@ -190,7 +190,10 @@ def quietly_add(x: torch.Tensor) -> torch.Tensor:
     return torch.empty(0)
 
 
-@hazard()
+@hazard(
+    switch=replaced(StreamSink, "fence", lambda self, reason: None),
+    why="a custom op is a full fence, which asks no tracker",
+)
 def test_l2_custom_op_is_taken_to_write_its_arguments():
     x = torch.zeros(N)
     doubled = torch.zeros(N)

@@ -176,10 +176,7 @@ def take_apart(
     if is_known(result):
         return lambda values: result
     if dataclasses.is_dataclass(result) and not isinstance(result, type):
-        made = {f.name: take_apart(getattr(result, f.name), leaves, is_known, given)
-                for f in dataclasses.fields(result)}  # fmt: skip
-        make_one = type(result)
-        return lambda values: make_one(**{name: make(values) for name, make in made.items()})
+        return _take_dataclass_apart(result, leaves, is_known)
     raise NotReplayable(
         f"the function returns a new {type(result).__name__}, which a replay cannot make again; "
         "return tensors, numbers, or lists, tuples, dicts and dataclasses of them"
@@ -199,3 +196,20 @@ def _take_array(
         f"the function returns a new Warp array of shape {array.shape}, whose memory a replay "
         "would fill again or leave behind; write into an array from outside, or return tensors"
     )
+
+
+def _take_dataclass_apart(
+    result: Any, leaves: list[Any], is_known: Callable[[Any], bool]
+) -> Callable[[list[Any]], Any]:
+    """Like `take_apart`; `__init__` and `__post_init__` have run already and do not run again."""
+    names = [f.name for f in dataclasses.fields(result)]
+    makers = {name: take_apart(getattr(result, name), leaves, is_known) for name in names}
+    kind = type(result)
+
+    def build(values: list[Any]) -> Any:
+        made = object.__new__(kind)
+        for name, make in makers.items():
+            object.__setattr__(made, name, make(values))
+        return made
+
+    return build

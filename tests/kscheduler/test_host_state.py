@@ -1,5 +1,6 @@
 """Host randomness and clocks: refused in recordings, left alone elsewhere."""
 
+import dataclasses
 import random
 import time
 
@@ -67,3 +68,17 @@ def test_verify_says_that_a_function_depends_on_the_host():
     report = ks.verify(lambda x: x * random.random(), X)
     assert not report.equal
     assert "depends on the host" in report.notes[0]
+
+
+@dataclasses.dataclass
+class Doubled:
+    value: torch.Tensor
+
+    def __post_init__(self):
+        self.value = self.value * 2
+
+
+def test_dataclass_results_are_initialised_once():
+    step = ks.window(strategy="graph", streams=2)(lambda x: Doubled(x + 1))
+    for count in range(3):
+        assert torch.equal(step(X + count).value, (X + count + 1) * 2)

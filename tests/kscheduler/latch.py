@@ -15,7 +15,7 @@ from typing import Any
 from kscheduler import _core
 from kscheduler.backends.streams import label_of
 
-__all__ = ["Held", "held", "independent"]
+__all__ = ["Held", "held", "independent", "jittered"]
 
 
 class Held:
@@ -58,3 +58,13 @@ def independent() -> Iterator[None]:
         yield
     finally:
         _core.set_tracking(True)
+
+
+@contextmanager
+def jittered(microseconds: int = 50) -> Iterator[None]:
+    """Pause up to so long before each task: reaches orders that a quiet machine never shows."""
+    _core.set_jitter_us(microseconds)
+    try:
+        yield
+    finally:
+        _core.set_jitter_us(0)

@@ -34,13 +34,13 @@ def recorded_fill(array):
 def test_a_recorded_launch_keeps_the_array_that_it_was_launched_with():
     command = recorded_fill(zeros())
     size = 1 << 18  # floats; large enough for PyTorch to get the same block again
+    doomed = torch.zeros(size)
+    address = doomed.data_ptr()  # before the window, in which this would wait for the launch
     with held(kernels.fill, until_wait=False) as latch, ks.window(streams=2):
-        doomed = torch.zeros(size)
         command.set_param_at_index(0, wp.from_torch(doomed))
         command.launch()
         latch.wait()
         command.set_param_at_index(0, zeros())
-        address = doomed.data_ptr()
         del doomed
         others = [torch.full((size,), 7.0) for _ in range(4)]
         assert address not in [other.data_ptr() for other in others]

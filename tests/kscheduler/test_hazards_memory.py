@@ -14,7 +14,7 @@ import pytest
 import torch
 import warp as wp
 from hazard_rows import hazard, replaced
-from latch import held
+from latch import held, jittered
 
 import kscheduler as ks
 from kscheduler.intercept import warp_patches
@@ -261,7 +261,7 @@ def test_d2_physics_is_bitwise_the_same_on_off_and_on():
         m = mjw.put_model(model)
         d = mjw.put_data(model, start_state, nworld=4, nconmax=16, njmax=64)
         for _ in range(STEPS):
-            with ks.window(streams=2, strategy=strategy):
+            with jittered(), ks.window(streams=2, strategy=strategy):
                 mjw.step(m, d)
         return d.qpos.numpy().copy()
 

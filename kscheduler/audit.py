@@ -13,15 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kscheduler.access import WRITE, Access
+from kscheduler.arguments import leaf_range
 from kscheduler.errors import UndeclaredAccess
-from kscheduler.intercept.current import current_sink, entered
+from kscheduler.intercept.current import current_sink
 from kscheduler.intercept.torch_access import op_accesses
-from kscheduler.intercept.torch_ops import TorchInterceptor
 from kscheduler.intercept.user_line import user_line
 from kscheduler.intercept.warp_launch import argument_spans, pack
-from kscheduler.intercept.warp_patches import WarpPatches, condition_holds
+from kscheduler.intercept.warp_patches import WarpPatches, warp_core
 from kscheduler.memory import Snapshot, covers, merge_spans
 from kscheduler.native import NativeCall
+from kscheduler.sink import TaskSink
 
 __all__ = ["AuditReport", "Undeclared", "audit"]
 
@@ -82,13 +83,12 @@ class AuditReport:
         return "\n".join(lines)
 
 
-class AuditSink:
+class AuditSink(TaskSink):
     """Runs every task in place and compares memory around it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.report = AuditReport()
-        self.owners: tuple[Any, ...] | None = None
-        self.torch = TorchInterceptor(self)
         self._keep: list[Any] = []
         self._known: dict[tuple[int, int], Access] = {}
         self._freed: list[int] = []
@@ -121,7 +121,7 @@ class AuditSink:
     ) -> Any:
         """Checks a declared callable."""
         self._keep.append(arrays)
-        self._look_at(_whole(array) for array in arrays)  # also those that are not declared
+        self._look_at(leaf_range(array) for array in arrays)  # also those that are not declared
         return self._checked(name, accesses, run)
 
     def _checked(
@@ -154,21 +154,9 @@ class AuditSink:
 
     def release(self) -> None:
         """Frees what the program has freed."""
-        from kscheduler.intercept.warp_patches import warp_core
-
         for pointer in self._freed:
             warp_core().wp_free_host(pointer)
         self._freed.clear()
-
-    def wants_ops(self) -> bool:
-        """Always."""
-        return True
-
-    def fence(self, reason: str) -> None:
-        """Nothing is in flight."""
-
-    def finish_errors(self, name: str = "") -> None:
-        """A failed call has raised already."""
 
     def host_read(self, access: Access | None, what: str, exported: bool = False) -> None:
         """Nothing is in flight."""
@@ -176,23 +164,6 @@ class AuditSink:
     def compiled_call(self, name: str) -> None:
         """Compiled code is not checked."""
         self.report.unknown.append(name)
-
-    def loop(self, condition: Any, body: Callable[..., Any], kwargs: dict[str, Any]) -> None:
-        """Runs the loop as written."""
-        while condition_holds(condition):
-            body(**kwargs)
-
-    def branch(
-        self,
-        condition: Any,
-        on_true: Callable[..., Any] | None,
-        on_false: Callable[..., Any] | None,
-        kwargs: dict[str, Any],
-    ) -> None:
-        """Runs the side that is taken."""
-        side = on_true if condition_holds(condition) else on_false
-        if side is not None:
-            side(**kwargs)
 
 
 def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -204,12 +175,6 @@ def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             joined.append((start, end))
     return joined
-
-
-def _whole(array: Any) -> Access:
-    from kscheduler.arguments import leaf_range
-
-    return leaf_range(array)
 
 
 def audit(function: Callable[..., Any], *args: Any, **kwargs: Any) -> AuditReport:
@@ -230,11 +195,8 @@ def audit(function: Callable[..., Any], *args: Any, **kwargs: Any) -> AuditRepor
     if outer is not None:
         outer.fence("stream_sync")
     with ExitStack() as stack:
-        WarpPatches.install()
-        stack.callback(WarpPatches.uninstall)
+        stack.enter_context(WarpPatches.installed())
         stack.callback(sink.release)
-        stack.enter_context(entered(sink))
-        stack.enter_context(sink.torch)
-        sink.torch.arm()
+        stack.enter_context(sink.activate())
         sink.report.result = function(*args, **kwargs)
     return sink.report

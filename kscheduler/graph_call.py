@@ -28,7 +28,8 @@ from kscheduler.arguments import (
     take_apart,
 )
 from kscheduler.errors import NotReplayable, StaleArgument
-from kscheduler.guards import GuardCollector, Guards
+from kscheduler.guard_collector import GuardCollector
+from kscheduler.guards import Guards
 from kscheduler.host_state import HostState
 from kscheduler.intercept.compiled import CompiledCalls
 from kscheduler.intercept.current import current_sink
@@ -189,8 +190,7 @@ class GraphCall:
             collector.add_root(value)
         collector.add_function(self._function)
         with ExitStack() as stack:
-            WarpPatches.install()
-            stack.callback(WarpPatches.uninstall)
+            stack.enter_context(WarpPatches.installed())
             stack.enter_context(HostReads(sink))
             stack.enter_context(CompiledCalls(sink, sink.torch))
             stack.enter_context(sink.activate())

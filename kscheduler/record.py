@@ -20,13 +20,12 @@ import torch
 from kscheduler.access import READ, READ_WRITE, Access
 from kscheduler.arguments import leaf_range
 from kscheduler.errors import NotReplayable
-from kscheduler.intercept.current import entered
-from kscheduler.intercept.torch_ops import TorchInterceptor
 from kscheduler.intercept.torch_replay import TorchTape
 from kscheduler.intercept.user_line import user_line
 from kscheduler.intercept.warp_launch import pack
 from kscheduler.intercept.warp_patches import condition_access, condition_holds, warp_core
 from kscheduler.native import NativeCall, merge
+from kscheduler.sink import TaskSink
 
 __all__ = ["EVERYTHING", "RecordSink", "Step"]
 
@@ -89,17 +88,16 @@ def first_difference(first: list[Step], second: list[Step]) -> str | None:
     return None
 
 
-class RecordSink:
+class RecordSink(TaskSink):
     """Runs every task at once and appends it to `steps`."""
 
     def __init__(self, code_lanes: int, is_strict: bool = True) -> None:
+        super().__init__()
         self.steps: list[Step] = []
         self.tape = TorchTape()
-        self.owners: tuple[Any, ...] | None = None
         self.keep: list[Any] = []
         self.inputs: list[Access] = []  # memory of the arguments, which replays exchange
         self.code_lanes = code_lanes
-        self.torch = TorchInterceptor(self)
         self.refusal: NotReplayable | None = None  # of a sink that is not strict
         self.is_undecided = False  # a loop did not run, so that its body is not known yet
         self._is_strict = is_strict
@@ -189,10 +187,6 @@ class RecordSink:
         self.steps.append(step)
         return result
 
-    def wants_ops(self) -> bool:
-        """Always: every op belongs to the recording."""
-        return True
-
     # --- the host ---------------------------------------------------------------------------
 
     def fence(self, reason: str) -> None:
@@ -202,9 +196,6 @@ class RecordSink:
                 f"{_REFUSALS.get(reason, reason)} at {user_line()} cannot be replayed; move it out "
                 "of the recorded function or use strategy='stream'"
             )
-
-    def finish_errors(self, name: str = "") -> None:
-        """Nothing to do: a failed call has raised already."""
 
     def host_read(self, access: Access | None, what: str, exported: bool = False) -> None:
         """Refuses: the value would not be looked at again in a replay."""
@@ -321,27 +312,6 @@ class RecordSink:
                 accesses += step.accesses
         block = Step(name, kind, merge(accesses), line, condition=condition.ptr, bodies=bodies)
         self.steps.append(block)
-
-    def activate(self) -> Any:
-        """Sends this thread's tasks here within the block."""
-        return _Recording(self)
-
-
-class _Recording:
-    def __init__(self, sink: RecordSink) -> None:
-        self._sink = sink
-        self._entered = entered(sink)
-
-    def __enter__(self) -> None:
-        self._entered.__enter__()
-        self._sink.torch.__enter__()
-        self._sink.torch.arm()
-
-    def __exit__(self, *exc: Any) -> None:
-        try:
-            self._sink.torch.__exit__(*exc)
-        finally:
-            self._entered.__exit__(*exc)
 
 
 _REFUSALS = {

@@ -62,13 +62,13 @@ class StreamCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         scope = open_scope(self._size, self._streams, "stream")
         self._scope = scope
-        failed = True
         try:
             result = self._function(*args, **kwargs)
-            failed = False
-            return result
-        finally:
-            scope.close(failed)
+        except BaseException as error:
+            scope.close(error)
+            raise
+        scope.close(None)
+        return result
 
     def report(self) -> Report:
         """Tasks, edges and fences of the last call."""

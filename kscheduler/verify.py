@@ -19,6 +19,7 @@ from kscheduler.arguments import take_apart
 from kscheduler.audit import AuditSink
 from kscheduler.errors import NotReplayable
 from kscheduler.graph_call import GraphCall
+from kscheduler.intercept.warp_patches import WarpPatches
 from kscheduler.memory import Snapshot, merge_spans
 from kscheduler.program import Program
 from kscheduler.window import window
@@ -199,17 +200,7 @@ def verify(
 
 
 def _run_under(sink: AuditSink, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    from contextlib import ExitStack
-
-    from kscheduler.intercept.current import entered
-    from kscheduler.intercept.warp_patches import WarpPatches
-
-    with ExitStack() as stack:
-        WarpPatches.install()
-        stack.callback(WarpPatches.uninstall)
-        stack.enter_context(entered(sink))
-        stack.enter_context(sink.torch)
-        sink.torch.arm()
+    with WarpPatches.installed(), sink.activate():
         return function(*args, **kwargs)
 
 

@@ -116,7 +116,7 @@ class window:
             )
         scope, self._scope, self._owner = self._scope, None, None
         try:
-            scope.close(failed=error is not None)
+            scope.close(error)
         finally:
             self._report = scope.report()
 
@@ -146,8 +146,8 @@ def _check_cuda() -> None:
 class _Scope:
     """One use of a window: serial, nested in another one, or with streams of its own."""
 
-    def close(self, failed: bool) -> None:
-        """Finishes everything; `failed` says that the user's code has raised."""
+    def close(self, error: BaseException | None) -> None:
+        """Finishes everything; `error` is what the user's code has raised."""
 
     def report(self) -> Report:
         """What happened."""
@@ -159,7 +159,7 @@ class _SerialScope(_Scope):
         self._start = time.perf_counter()
         self._seconds = 0.0
 
-    def close(self, failed: bool) -> None:
+    def close(self, error: BaseException | None) -> None:
         self._seconds = time.perf_counter() - self._start
 
     def report(self) -> Report:
@@ -176,11 +176,10 @@ class _NestedScope(_Scope):
         self._fences = Counter(outer.fences)
         self._torch_ops = outer.torch_ops
 
-    def close(self, failed: bool) -> None:
-        self._outer.fences["exception" if failed else "window_exit"] += 1
+    def close(self, error: BaseException | None) -> None:
+        self._outer.fences["exception" if error is not None else "window_exit"] += 1
         self._outer.core.wait_since(self._first)
-        if not failed:
-            self._outer.finish_errors()
+        _raise_failure(self._outer, error)
 
     def report(self) -> Report:
         seconds = time.perf_counter() - self._start
@@ -188,6 +187,16 @@ class _NestedScope(_Scope):
         report.fences = dict(Counter(self._outer.fences) - self._fences)
         report.tasks -= self._torch_ops
         return report
+
+
+def _raise_failure(sink: StreamSink, error: BaseException | None) -> None:
+    """Raises the error of a task that failed; an error of the user's own gets it as a note."""
+    try:
+        sink.finish_errors()
+    except RuntimeError as failure:
+        if error is None:
+            raise
+        error.add_note(f"kscheduler: a task in flight has failed, too: {failure}")
 
 
 class _JoinedScope(_SerialScope):
@@ -205,8 +214,7 @@ class _StreamScope(_Scope):
         self._seconds = 0.0
         self._stack = ExitStack()
         try:
-            WarpPatches.install()
-            self._stack.callback(WarpPatches.uninstall)
+            self._stack.enter_context(WarpPatches.installed())
             self._stack.enter_context(NoFork())
             self.sink = StreamSink(streams, size)
             self._stack.callback(self.sink.close)
@@ -217,15 +225,14 @@ class _StreamScope(_Scope):
             self._stack.close()
             raise
 
-    def close(self, failed: bool) -> None:
+    def close(self, error: BaseException | None) -> None:
         try:
-            self.sink.fences["exception" if failed else "window_exit"] += 1
+            self.sink.fences["exception" if error is not None else "window_exit"] += 1
             self.sink.core.wait_for_all()
         finally:
             self._stack.close()
             self._seconds = time.perf_counter() - self._start
-        if not failed:
-            self.sink.finish_errors()
+        _raise_failure(self.sink, error)
 
     def report(self) -> Report:
         report = stream_report(self.sink, self._seconds)

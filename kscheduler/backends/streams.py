@@ -17,13 +17,12 @@ from warp._src import context
 
 from kscheduler import _core
 from kscheduler.access import READ, READ_WRITE, Access, overlaps
-from kscheduler.intercept.current import entered
 from kscheduler.intercept.host_memory import borrowed_memory, host_memory, may_vanish
 from kscheduler.intercept.torch_access import op_accesses
-from kscheduler.intercept.torch_ops import TorchInterceptor
 from kscheduler.intercept.warp_launch import pack, prepared_entry
-from kscheduler.intercept.warp_patches import condition_access, condition_holds, warp_core
+from kscheduler.intercept.warp_patches import condition_access, warp_core
 from kscheduler.native import NativeCall
+from kscheduler.sink import TaskSink
 
 __all__ = ["CLEAR_OPS", "NAMES", "RECORD_LIMIT", "StreamSink", "label_of"]
 
@@ -64,20 +63,19 @@ def _launcher(code_lanes: int) -> _core.Launcher:
     return _launchers[code_lanes]
 
 
-class StreamSink:
+class StreamSink(TaskSink):
     """Submits native calls to the sliding window and runs torch ops in place."""
 
     fences_foreign_ops = True  # of libraries: they may launch, and read what nobody passes
 
     def __init__(self, streams: int, size: int) -> None:
+        super().__init__()
         self.core = _core.Streams(streams, size, RECORD_LIMIT)
         self.streams = streams
         self.code_lanes = max(2, streams)
-        self.owners: tuple[Any, ...] | None = None
         self.fences: Counter[str] = Counter()
         self.torch_ops = 0
         self.opaque_calls = 0
-        self.torch = TorchInterceptor(self)
         self._clear_ops = 0  # torch ops in a row that had nothing to wait for
         self._clear_since = 0  # the next task's number when they began
         self._free_code = 0
@@ -160,27 +158,11 @@ class StreamSink:
         if exported:
             self.core.add_visible(access.start, access.end)
 
-    def loop(self, condition: Any, body: Callable[..., Any], kwargs: dict[str, Any]) -> None:
-        """Runs `wp.capture_while` as written; each test waits for the tasks that write it."""
-        while self._test(condition):
-            body(**kwargs)
-
-    def branch(
-        self,
-        condition: Any,
-        on_true: Callable[..., Any] | None,
-        on_false: Callable[..., Any] | None,
-        kwargs: dict[str, Any],
-    ) -> None:
-        """Runs `wp.capture_if` as written; the test waits for the tasks that write it."""
-        side = on_true if self._test(condition) else on_false
-        if side is not None:
-            side(**kwargs)
-
-    def _test(self, condition: Any) -> bool:
+    def test(self, condition: Any) -> bool:
+        """The value of a loop's or branch's condition, behind the tasks that write it."""
         self.fences["loop_condition"] += 1
         self._wait_for((condition_access(condition)._replace(mode=READ),))
-        return condition_holds(condition)
+        return super().test(condition)
 
     # --- torch ------------------------------------------------------------------------------
 
@@ -232,9 +214,13 @@ class StreamSink:
 
     # --- life -------------------------------------------------------------------------------
 
-    def activate(self) -> Any:
-        """Sends this thread's launches here, natively where possible, within the block."""
-        return _Activation(self)
+    def arm(self) -> None:
+        """Torch ops are seen from the next task on."""
+        self.core.set_arm(self.torch.arm)
+
+    def disarm(self) -> None:
+        """Submitting tasks arms nothing any more."""
+        self.core.set_arm(None)
 
     def close(self) -> None:
         """Finishes everything and gives the threads back."""
@@ -260,24 +246,6 @@ class StreamSink:
             access = host_memory(owner)
             if access is not None:
                 self.core.add_visible(access.start, access.end)
-
-
-class _Activation:
-    def __init__(self, sink: StreamSink) -> None:
-        self._sink = sink
-        self._entered = entered(sink)
-
-    def __enter__(self) -> None:
-        self._entered.__enter__()
-        self._sink.torch.__enter__()
-        self._sink.core.set_arm(self._sink.torch.arm)
-
-    def __exit__(self, *exc: Any) -> None:
-        self._sink.core.set_arm(None)
-        try:
-            self._sink.torch.__exit__(*exc)
-        finally:
-            self._entered.__exit__(*exc)
 
 
 def _code_of(function: Any) -> int:

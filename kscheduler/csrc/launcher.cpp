@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "python_names.h"
+
 namespace py = pybind11;
 
 namespace ks {
@@ -10,69 +12,6 @@ namespace ks {
 namespace {
 
 constexpr size_t kMaxPrepared = 4096;  // kernels are made at run time, too
-
-// Field order of warp.types.array_t.
-struct ArrayDescriptor {
-  uint64_t data;
-  uint64_t grad;
-  int32_t shape[4];
-  int32_t strides[4];
-  uint16_t ndim;
-  uint16_t flags;
-};
-static_assert(sizeof(ArrayDescriptor) == 56, "the layout of Warp's array descriptor");
-
-// Where an instance of a ctypes structure keeps its bytes; `check_ctypes_layout` proves it.
-char* ctypes_bytes(PyObject* object) {
-  char* bytes;
-  std::memcpy(&bytes, reinterpret_cast<char*>(object) + sizeof(PyObject), sizeof bytes);
-  return bytes;
-}
-
-// Interned once; attribute look-ups by interned names are pointer comparisons.
-struct Names {
-  PyObject* kernel = PyUnicode_InternFromString("kernel");
-  PyObject* dim = PyUnicode_InternFromString("dim");
-  PyObject* inputs = PyUnicode_InternFromString("inputs");
-  PyObject* outputs = PyUnicode_InternFromString("outputs");
-  PyObject* device = PyUnicode_InternFromString("device");
-  PyObject* block_dim = PyUnicode_InternFromString("block_dim");
-  PyObject* max_blocks = PyUnicode_InternFromString("max_blocks");
-  PyObject* record_tape = PyUnicode_InternFromString("record_tape");
-  PyObject* module = PyUnicode_InternFromString("module");
-  PyObject* hashers = PyUnicode_InternFromString("hashers");
-  PyObject* dtype = PyUnicode_InternFromString("dtype");
-  PyObject* ctype = PyUnicode_InternFromString("ctype");
-  PyObject* make_ctype = PyUnicode_InternFromString("__ctype__");
-  PyObject* tape = PyUnicode_InternFromString("tape");
-  PyObject* capture = PyUnicode_InternFromString("_apic_capture");
-  PyObject* default_device = PyUnicode_InternFromString("default_device");
-  PyObject* enable_cpu_blocks = PyUnicode_InternFromString("enable_cpu_blocks");
-  PyObject* print_launches = PyUnicode_InternFromString("print_launches");
-  PyObject* verify = PyUnicode_InternFromString("verify_autograd_array_access");
-  PyObject* access_mode = PyUnicode_InternFromString("launch_array_access_mode");
-  PyObject* uses_warp_abi = PyUnicode_InternFromString("uses_warp_entry_point_abi");
-  PyObject* deleter = PyUnicode_InternFromString("deleter");
-  PyObject* source = PyUnicode_InternFromString("_ref");
-  PyObject* private_mark = PyUnicode_InternFromString("_kscheduler_is_private");
-  PyObject* one = PyLong_FromLong(1);
-};
-
-const Names& names() {
-  static const Names* const all = new Names();
-  return *all;
-}
-
-bool attribute_is(PyObject* object, PyObject* name, PyObject* expected) {
-  PyObject* value = PyObject_GetAttr(object, name);
-  if (value == nullptr) {
-    PyErr_Clear();
-    return false;
-  }
-  const bool is_same = value == expected;
-  Py_DECREF(value);
-  return is_same;
-}
 
 // Launch extents as Warp counts them. False: let Warp look at it (and raise, if need be).
 bool read_dim(PyObject* dim, uint64_t* extents, int& count) {
@@ -107,38 +46,6 @@ size_t write_bounds(const uint64_t* extents, int count, int ndim, uint64_t size,
 }
 
 }  // namespace
-
-// The same law as kscheduler.access.strided_access, for at most four dimensions.
-Access strided_access(uint64_t address, const int32_t* shape, const int32_t* strides, int ndim,
-                      uint64_t item_bytes, uint32_t mode) {
-  struct Dim {
-    uint64_t stride, extent;
-  } dims[4];
-  int count = 0;
-  uint64_t start = address, end = address + item_bytes;
-  for (int i = 0; i < ndim; ++i) {
-    if (shape[i] == 0) return {address, address, mode, 0, 0};
-    if (shape[i] == 1 || strides[i] == 0) continue;
-    const int64_t reach = static_cast<int64_t>(shape[i] - 1) * strides[i];
-    (reach > 0 ? end : start) += reach;
-    dims[count++] = {static_cast<uint64_t>(std::abs(static_cast<int64_t>(strides[i]))),
-                     static_cast<uint64_t>(shape[i])};
-  }
-  for (int i = 1; i < count; ++i)
-    for (int j = i; j > 0 && dims[j].stride < dims[j - 1].stride; --j)
-      std::swap(dims[j], dims[j - 1]);
-  uint64_t width = item_bytes;
-  for (int i = 0; i < count; ++i) {
-    if (dims[i].stride > width) {
-      for (int j = i + 1; j < count; ++j)
-        if (dims[j].stride % dims[i].stride != 0) return {start, end, mode, 0, 0};
-      return {start, end, mode, static_cast<uint32_t>(dims[i].stride),
-              static_cast<uint32_t>(width)};
-    }
-    width += (dims[i].extent - 1) * dims[i].stride;
-  }
-  return {start, end, mode, 0, 0};
-}
 
 Launcher::Launcher(const py::dict& facts)
     : config_(facts["config"]),
@@ -211,104 +118,6 @@ bool Launcher::is_current(const Prepared& prepared) const {
                        PyDict_GetItemWithError(hashers, n.one) == prepared.hasher.ptr();
   Py_DECREF(hashers);
   return is_same;
-}
-
-// Whether an array's memory is Warp's or PyTorch's own; `intercept.host_memory` decides and marks.
-bool Launcher::is_private(PyObject* array) const {
-  const Names& n = names();
-  for (int depth = 0; depth < 16; ++depth) {
-    PyObject* attributes = PyObject_GenericGetDict(array, nullptr);
-    if (attributes == nullptr) {
-      PyErr_Clear();
-      return false;
-    }
-    Py_DECREF(attributes);  // the array keeps it
-    PyObject* deleter = PyDict_GetItemWithError(attributes, n.deleter);
-    if (deleter != nullptr && deleter != Py_None) return true;
-    if (PyDict_GetItemWithError(attributes, n.private_mark) == Py_True) return true;
-    PyObject* source = PyDict_GetItemWithError(attributes, n.source);
-    if (source == nullptr || reinterpret_cast<PyObject*>(Py_TYPE(source)) != array_type_.ptr())
-      return false;
-    array = source;
-  }
-  return false;
-}
-
-bool Launcher::pack(const Prepared& prepared, PyObject* const* values, char* out,
-                    std::vector<Access>& accesses, std::vector<void*>& keep) const {
-  const Names& n = names();
-  size_t index = 0;
-  for (const PreparedArg& arg : prepared.args) {
-    PyObject* value = values[index++];
-    char* to = out + arg.offset;
-    switch (arg.kind) {
-      case ArgKind::kArray: {
-        if (value == Py_None) {
-          std::memset(to, 0, sizeof(ArrayDescriptor));
-          break;
-        }
-        if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != array_type_.ptr()) return false;
-        if (!attribute_is(value, n.dtype, arg.type.ptr()) || !is_private(value)) return false;
-        PyObject* ctype = PyObject_GetAttr(value, n.ctype);
-        if (ctype == Py_None || ctype == nullptr) {
-          PyErr_Clear();
-          Py_XDECREF(ctype);
-          ctype = PyObject_CallMethodNoArgs(value, n.make_ctype);
-          if (ctype == nullptr) {
-            PyErr_Clear();
-            return false;
-          }
-        }
-        ArrayDescriptor array;
-        std::memcpy(&array, ctypes_bytes(ctype), sizeof array);
-        Py_DECREF(ctype);
-        if (array.ndim != arg.ndim) return false;
-        std::memcpy(to, &array, sizeof array);
-        Py_INCREF(value);
-        keep.push_back(value);
-        if (arg.mode == 0) break;
-        const Access access = strided_access(array.data, array.shape, array.strides, array.ndim,
-                                             arg.bytes, arg.mode);
-        if (!access.empty()) accesses.push_back(access);
-        break;
-      }
-      case ArgKind::kFloat32:
-      case ArgKind::kFloat64: {
-        // The conversions of ctypes: __float__ and __index__ count, too.
-        const double number = PyFloat_AsDouble(value);
-        if (number == -1.0 && PyErr_Occurred() != nullptr) {
-          PyErr_Clear();
-          return false;
-        }
-        if (arg.kind == ArgKind::kFloat64) {
-          std::memcpy(to, &number, 8);
-        } else {
-          const float narrow = static_cast<float>(number);
-          std::memcpy(to, &narrow, 4);
-        }
-        break;
-      }
-      case ArgKind::kInt: {
-        if (PyFloat_Check(value)) return false;
-        const unsigned long long bits = PyLong_AsUnsignedLongLongMask(value);
-        if (bits == ~0ULL && PyErr_Occurred() != nullptr) {
-          PyErr_Clear();
-          return false;
-        }
-        std::memcpy(to, &bits, arg.bytes);  // little endian, wraps as ctypes does
-        break;
-      }
-      case ArgKind::kBool:
-        if (!PyLong_Check(value)) return false;
-        *to = PyObject_IsTrue(value) != 0 ? 1 : 0;
-        break;
-      case ArgKind::kComposite:
-        if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != arg.type.ptr()) return false;
-        std::memcpy(to, ctypes_bytes(value), arg.bytes);
-        break;
-    }
-  }
-  return true;
 }
 
 namespace {
@@ -434,54 +243,3 @@ PyObject* Launcher::launch(PyStreams& streams, PyObject* const* args, size_t cou
 }
 
 }  // namespace ks
-
-namespace {
-
-// The window that this thread has open, if its launches may take the native way.
-struct Active {
-  ks::Launcher* launcher = nullptr;
-  ks::PyStreams* streams = nullptr;
-};
-thread_local Active t_active;
-PyObject* g_original_launch = nullptr;
-
-PyObject* launch(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-  if (t_active.launcher != nullptr) {
-    PyObject* done = nullptr;
-    try {
-      done = t_active.launcher->launch(*t_active.streams, args, static_cast<size_t>(count),
-                                       keywords);
-    } catch (py::error_already_set& error) {
-      error.restore();
-    }
-    if (done != nullptr || PyErr_Occurred() != nullptr) return done;
-  }
-  return PyObject_Vectorcall(g_original_launch, args, static_cast<size_t>(count), keywords);
-}
-
-PyMethodDef g_launch_def = {
-    "launch", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(launch)),
-    METH_FASTCALL | METH_KEYWORDS, "wp.launch, natively where the kernel is known."};
-
-}  // namespace
-
-void bind_launcher(py::module_& m) {
-  py::class_<ks::Launcher>(m, "Launcher")
-      .def(py::init<const py::dict&>())
-      .def("prepare", &ks::Launcher::prepare)
-      .def("is_prepared", &ks::Launcher::is_prepared)
-      .def_property_readonly("prepared_launches", &ks::Launcher::prepared_launches)
-      .def_property_readonly("empty_launches", &ks::Launcher::empty_launches);
-  m.attr("launch") = py::reinterpret_steal<py::object>(PyCFunction_NewEx(&g_launch_def, nullptr, nullptr));
-  m.def("set_original_launch", [](const py::object& original) {
-    Py_XDECREF(g_original_launch);
-    g_original_launch = original.inc_ref().ptr();
-  });
-  // Whoever activates keeps both alive until it deactivates.
-  m.def("activate_launcher", [](ks::Launcher* launcher, ks::PyStreams* streams) {
-    t_active = {launcher, streams};
-  }, py::arg("launcher").none(true), py::arg("streams").none(true));
-  m.def("has_ctypes_layout", [](py::object structure, uint64_t address) {
-    return reinterpret_cast<uint64_t>(ks::ctypes_bytes(structure.ptr())) == address;
-  });
-}

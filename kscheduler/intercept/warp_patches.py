@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import warp
@@ -57,6 +58,16 @@ class WarpPatches:
             cls._users -= 1
             if cls._users == 0:
                 cls._put_back()
+
+    @classmethod
+    @contextmanager
+    def installed(cls) -> Iterator[None]:
+        """Patches Warp within the block."""
+        cls.install()
+        try:
+            yield
+        finally:
+            cls.uninstall()
 
     @classmethod
     def _put_back(cls) -> None:

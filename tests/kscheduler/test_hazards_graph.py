@@ -17,7 +17,8 @@ from latch import held
 import kscheduler as ks
 from kscheduler import arguments, graph_call
 from kscheduler.backends.streams import StreamSink
-from kscheduler.guards import GuardCollector, Guards
+from kscheduler.guard_collector import GuardCollector
+from kscheduler.guards import Guards
 from kscheduler.intercept import torch_access
 
 N = 64

@@ -106,6 +106,7 @@ def test_error_of_a_task_never_hides_that_of_the_program():
         raise error
     assert caught.value is error
     assert error.__context__ is None
+    assert any("failing" in note for note in error.__notes__)
 
 
 def test_error_of_a_task_is_raised_once():

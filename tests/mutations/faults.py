@@ -141,7 +141,7 @@ def forget_host_read() -> Iterator[None]:
 @_fault("loop on data")
 def forget_condition() -> Iterator[None]:
     """A loop's condition is tested before its writers are done."""
-    with mock.patch.object(streams.StreamSink, "_test", lambda self, c: condition_holds(c)):
+    with mock.patch.object(streams.StreamSink, "test", lambda self, c: condition_holds(c)):
         yield
 
 

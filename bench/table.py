@@ -9,7 +9,7 @@ from rich.table import Table
 
 from bench.result import Comparison, Row
 
-__all__ = ["plain_rows", "show"]
+__all__ = ["legend", "plain_rows", "show"]
 
 Column = tuple[str, str, Callable[[Row], str]]
 
@@ -52,9 +52,21 @@ def show(comparison: Comparison, console: Console) -> None:
     console.print(heading, highlight=False, soft_wrap=not console.is_terminal)
     if console.is_terminal:
         console.print(_rich_table(comparison.rows, console.width))
-        return
-    for line in plain_rows(comparison.rows):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    else:
+        for line in plain_rows(comparison.rows):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for line in legend():
+        console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+def legend() -> list[str]:
+    """What the columns mean."""
+    return [
+        "speedup: over serial · equal: every array bit for bit that of serial, or, for compiled "
+        "code, its largest error",
+        "levels, path ms: the longest chain of dependent tasks, counted and by kernel time · "
+        "bound: what the graph allows over one stream",
+    ]
 
 
 def plain_rows(rows: Sequence[Row]) -> list[str]:

@@ -83,7 +83,7 @@ class Recording:
 
     def hand_out(self, values: list[Any], leaves: list[Any]) -> Any:
         """Sets the carried attributes and builds the result from the tape's values."""
-        made = self.sink.tape.outputs(values, self.outputs)
+        made = self.sink.tape.outputs(values, self.outputs) if self.outputs else []
         for (holder, name), value in zip(self.carried, made, strict=False):
             setattr(holder, name, value)
         return self.build([*made, *leaves])
@@ -199,11 +199,13 @@ class GraphCall:
             stack.enter_context(collector)
             result = self._function(*args, **kwargs)
         guards, changed = collector.finish()
-        known = collector.reachable()
+        outside = collector.outside
         try:
             grown = self._check_changes(key, changed, carried)
             outputs = [getattr(holder, name) for holder, name in carried]
-            build = take_apart(result, outputs, lambda value: id(value) in known, arguments.leaves)
+            build = take_apart(
+                result, outputs, lambda value: id(value) in outside, arguments.leaves
+            )
             if sink.refusal is not None:
                 raise sink.refusal
         except NotReplayable as error:

@@ -67,6 +67,9 @@ class GuardCollector:
     """Notes the Python functions that run inside the block and the objects they were given.
 
     `finish` turns them into guards and says which attributes the function itself has changed.
+
+    Attributes:
+        outside: After `finish`, ids of the objects that others can reach, too.
     """
 
     def __init__(self) -> None:
@@ -79,7 +82,9 @@ class GuardCollector:
         self._visits: dict[Any, _Visit] = {}
         self._globals: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
         self._global_names: dict[int, set[str]] = {}
-        self._closures: set[types.CodeType] = set()
+        self._closures: dict[int, types.FunctionType] = {}
+        self._unknown_closures: set[types.CodeType] = set()  # the interpreter does not tell whose
+        self.outside: set[int] = set()
         self._called: dict[int, set[str]] = {}  # container -> names of attributes
         self._followed: set[tuple[Any, types.CodeType]] = set()
         self._in_globals = False
@@ -119,9 +124,12 @@ class GuardCollector:
                 self._globals[id(space)] = (space, dict(space))
             self._visit_globals(global_names(code), space, code)
         values = frame.f_locals
-        for name in code.co_freevars:
-            if is_scalar(values.get(name)):
-                self._closures.add(code)
+        if any(is_scalar(values.get(name)) for name in code.co_freevars):
+            function = _core.frame_function(frame)
+            if function is None:
+                self._unknown_closures.add(code)
+            else:
+                self._closures[id(function)] = function
         for value in values.values():
             self._visit(value, 0)
         return True
@@ -254,8 +262,10 @@ class GuardCollector:
 
     def _find_closures(self) -> None:
         """Functions with numbers in their closure that were reached through no known object."""
-        if self._closures:
-            for holder in gc.get_referrers(*self._closures):
+        for function in list(self._closures.values()):
+            self.add_function(function)
+        if self._unknown_closures:
+            for holder in gc.get_referrers(*self._unknown_closures):
                 if isinstance(holder, types.FunctionType):
                     self.add_function(holder)
 
@@ -269,7 +279,7 @@ class GuardCollector:
             self._visit_module(module)  # with the names of what ran since
         guards = Guards()
         changed: list[tuple[Any, str, Any, Any]] = []
-        outside = self.reachable()
+        outside = self.outside = self._reachable()
         for visit in self._visits.values():
             if not visit.owner or id(visit.keep) not in outside:
                 continue  # made by the function itself; nobody else can change it
@@ -318,7 +328,7 @@ class GuardCollector:
         names = self._called.get(id(container), set())
         return "" in names or not names.isdisjoint(self._names)
 
-    def reachable(self) -> set[int]:
+    def _reachable(self) -> set[int]:
         """Ids of the objects that the outside can reach: through arguments, globals, closures."""
         stack = list(self._roots)
         for space, _ in self._globals.values():

@@ -14,12 +14,14 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter, is_, itemgetter
+from itertools import compress
+from operator import attrgetter, is_, itemgetter, not_
 from typing import Any
 
 import numpy as np
 import torch
 
+from kscheduler import _core
 from kscheduler.spaces import (
     MANY_ITEMS,
     MISSING,
@@ -92,7 +94,9 @@ class Guards:
     objects: list[Guard] = field(default_factory=list)
     lengths: list[tuple[Any, int]] = field(default_factory=list)
     contents: list[Contents] = field(default_factory=list)
-    _groups: list[_Group] = field(default_factory=list)
+    _groups: list[_Group] = field(default_factory=list)  # of dicts
+    _unversioned: list[_Group] = field(default_factory=list)
+    _versions: Any = None  # of the dicts
 
     def stale(self) -> str | None:
         """What has changed since the recording, in words; None if nothing has."""
@@ -102,24 +106,48 @@ class Guards:
         for held in self.contents:
             if held.has_changed():
                 return f"a {type(held.holder).__name__} has other contents"
-        if not self._groups:
-            self._groups = _grouped([*self.objects, *self.scalars])
-        for space, get, values, guards in self._groups:
-            try:
-                if all(map(is_, get(space), values)):
-                    continue
-            except (KeyError, IndexError, AttributeError, ValueError):
-                pass
-            for guard in guards:
-                found = guard.stale()
-                if found is not None:
-                    return found
+        if self._versions is None:
+            self._arrange()
+        changed = self._versions.changed()
+        for index in changed:
+            found = _stale_in(self._groups[index])
+            if found is not None:
+                return found
+        for group in self._unversioned:
+            found = _stale_in(group)
+            if found is not None:
+                return found
+        if changed:
+            self._versions.accept()
         return None
+
+    def _arrange(self) -> None:
+        groups = _grouped([*self.objects, *self.scalars])
+        spaces = [guards[0].space for _, _, _, guards in groups]
+        has_version = list(map(_core.has_version, spaces))
+        self._groups = list(compress(groups, has_version))
+        self._unversioned = list(compress(groups, map(not_, has_version)))
+        self._versions = _core.DictVersions(list(compress(spaces, has_version)))
 
     def without(self, names: set[tuple[int, str]]) -> None:
         """Drops the guards of attributes that are rebound on each call."""
         self.objects = [g for g in self.objects if (id(g.space), g.key) not in names]
-        self._groups = []
+        self._versions = None
+
+
+def _stale_in(group: _Group) -> str | None:
+    """What has changed in one space, in words; None if nothing has."""
+    space, get, values, guards = group
+    try:
+        if all(map(is_, get(space), values)):
+            return None
+    except (KeyError, IndexError, AttributeError, ValueError):
+        pass
+    for guard in guards:
+        found = guard.stale()
+        if found is not None:
+            return found
+    return None
 
 
 def _grouped(guards: list[Guard]) -> list[_Group]:

@@ -8,6 +8,8 @@ the objects that must live until it has run, so that it can run later and on any
 from __future__ import annotations
 
 import ctypes
+import functools
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,11 +109,21 @@ def structure_bytes(value: Any) -> bytes:
 
 def array_access(array: Any, item_bytes: int, mode: int, pointer: int | None = None) -> Access:
     """The access of a Warp array descriptor (``array_t``); `pointer` replaces its data pointer."""
-    ndim = array.ndim
-    address = array.data if pointer is None else pointer
+    return _descriptor_access(structure_bytes(array), item_bytes, mode, pointer)
+
+
+_DESCRIPTOR = struct.Struct("=QQ4i4iH")  # data, grad, shape, strides, ndim of an ``array_t``
+
+
+@functools.lru_cache(4096)  # most launches of a step share arrays with others
+def _descriptor_access(
+    descriptor: bytes, item_bytes: int, mode: int, pointer: int | None
+) -> Access:
+    data, _, *extents, ndim = _DESCRIPTOR.unpack_from(descriptor)
+    address = data if pointer is None else pointer
     if not address:
         return Access(0, 0, mode)
-    return strided_access(address, array.shape[:ndim], array.strides[:ndim], item_bytes, mode)
+    return strided_access(address, extents[:ndim], extents[4 : 4 + ndim], item_bytes, mode)
 
 
 def indexed_accesses(array: Any, item_bytes: int, mode: int) -> list[Access]:

@@ -9,6 +9,7 @@ void bind_replay(py::module_& m);
 void bind_launcher(py::module_& m);
 void bind_latch(py::module_& m);
 void bind_call_hook(py::module_& m);
+void bind_versions(py::module_& m);
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Native core of kscheduler: hazard tracker, CPU streams, CPU replay.";
@@ -18,4 +19,5 @@ PYBIND11_MODULE(_core, m) {
   bind_launcher(m);
   bind_latch(m);
   bind_call_hook(m);
+  bind_versions(m);
 }

@@ -51,6 +51,30 @@ void destroy(PyObject* capsule) {
   delete hook;
 }
 
+#if PY_VERSION_HEX < 0x030C0000
+struct InterpreterFrame {  // begins so in Python 3.11
+  PyObject* function;
+};
+struct Frame {
+  PyObject_HEAD
+  PyObject* back;
+  InterpreterFrame* inner;
+};
+#endif
+
+// The function object whose call a frame is; None where the interpreter does not tell.
+py::object frame_function(const py::object& frame) {
+#if PY_VERSION_HEX < 0x030C0000
+  PyObject* function = reinterpret_cast<Frame*>(frame.ptr())->inner->function;
+  PyCodeObject* code = PyFrame_GetCode(reinterpret_cast<PyFrameObject*>(frame.ptr()));
+  Py_DECREF(code);
+  if (function != nullptr && PyFunction_Check(function) &&
+      PyFunction_GET_CODE(function) == reinterpret_cast<PyObject*>(code))
+    return py::reinterpret_borrow<py::object>(function);
+#endif
+  return py::none();
+}
+
 }  // namespace
 
 void bind_call_hook(py::module_& m) {
@@ -63,6 +87,7 @@ void bind_call_hook(py::module_& m) {
         PyCapsule_New(new CallHook{function, {}}, nullptr, &destroy));
     PyEval_SetProfile(&on_event, capsule.ptr());
   });
+  m.def("frame_function", &frame_function);
   // Empty callables: watch nothing.
   m.def("set_watched_calls", [](const py::list& callables, const py::object& function) {
     delete t_watched;

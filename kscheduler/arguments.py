@@ -136,6 +136,7 @@ def modes_key() -> tuple[Any, ...]:
         torch.is_autocast_enabled("cpu"),
         torch.get_autocast_dtype("cpu"),
         torch.get_default_dtype(),
+        torch.get_default_device(),
         torch.get_num_threads(),
         torch.are_deterministic_algorithms_enabled(),
     )
@@ -164,6 +165,8 @@ def take_apart(
         return lambda values: result
     if isinstance(result, warp.array):
         return _take_array(result, is_known, given)
+    if is_known(result):
+        return lambda values: result
     if isinstance(result, dict) and type(result) is dict:
         makers = {k: take_apart(v, leaves, is_known, given) for k, v in result.items()}
         return lambda values: {k: make(values) for k, make in makers.items()}
@@ -173,8 +176,6 @@ def take_apart(
         if hasattr(result, "_fields"):
             return lambda values: kind(*[make(values) for make in parts])
         return lambda values: kind([make(values) for make in parts])
-    if is_known(result):
-        return lambda values: result
     if dataclasses.is_dataclass(result) and not isinstance(result, type):
         return _take_dataclass_apart(result, leaves, is_known)
     raise NotReplayable(

@@ -34,6 +34,7 @@ from kscheduler.host_state import HostState
 from kscheduler.intercept.compiled import CompiledCalls
 from kscheduler.intercept.current import current_sink
 from kscheduler.intercept.host_reads import HostReads
+from kscheduler.intercept.torch_slots import has_memory
 from kscheduler.intercept.warp_patches import WarpPatches
 from kscheduler.program import Input, Program
 from kscheduler.record import RecordSink
@@ -186,26 +187,15 @@ class GraphCall:
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         sink.tape.bind_inputs(tensors)
         collector = GuardCollector()
-        for value in (*args, *kwargs.values(), getattr(self._function, "__self__", None)):
-            collector.add_root(value)
-        collector.add_function(self._function)
-        with ExitStack() as stack:
-            stack.enter_context(WarpPatches.installed())
-            stack.enter_context(HostReads(sink))
-            stack.enter_context(CompiledCalls(sink, sink.torch))
-            stack.enter_context(sink.activate())
-            stack.enter_context(_no_garbage_collection())
-            stack.enter_context(HostState(_roots(self._function, args, kwargs), sink.refuse))
-            stack.enter_context(collector)
-            result = self._function(*args, **kwargs)
+        result = self._watch(sink, collector, args, kwargs)
         guards, changed = collector.finish()
-        outside = collector.outside
+        given = containers((args, kwargs))
+        known = collector.outside - given
         try:
             grown = self._check_changes(key, changed, carried)
+            _check_host_objects(collector, sink)
             outputs = [getattr(holder, name) for holder, name in carried]
-            build = take_apart(
-                result, outputs, lambda value: id(value) in outside, arguments.leaves
-            )
+            build = take_apart(result, outputs, lambda x: id(x) in known, arguments.leaves)
             if sink.refusal is not None:
                 raise sink.refusal
         except NotReplayable as error:
@@ -218,13 +208,38 @@ class GraphCall:
             return result  # recorded again on the next call
         self.is_undecided = False
         guards.without({(id(vars(holder)), name) for holder, name in carried})
-        _fix_shared(inputs, guards, sink, containers((args, kwargs)))
+        _fix_shared(inputs, guards, sink, given)
+        for tensor in outputs:
+            if has_memory(tensor) and sink.is_own_memory(tensor.data_ptr()):
+                sink.tape.own(tensor)
         sink.tape.pin(_native_ranges(sink))
         program = Program(sink, self._streams, inputs)
         recording = Recording(
             program, sink, guards, arguments, carried, build, outputs,
             time.perf_counter() - start,
         )  # fmt: skip
+        self._keep(key, recording)
+        self._seconds = time.perf_counter() - start
+        # What later replays overwrite is handed out as a copy, as in each replay.
+        return recording.hand_out(sink.tape.recorded_values(), arguments.leaves)
+
+    def _watch(self, sink: RecordSink, collector: GuardCollector, args: Any, kwargs: Any) -> Any:
+        """Calls the function; its tasks go to `sink`, and what its code can read to `collector`."""
+        for value in (*args, *kwargs.values(), getattr(self._function, "__self__", None)):
+            collector.add_root(value)
+        collector.add_function(self._function)
+        with ExitStack() as stack:
+            stack.enter_context(WarpPatches.installed())
+            stack.enter_context(HostReads(sink))
+            stack.enter_context(CompiledCalls(sink, sink.torch))
+            stack.enter_context(sink.activate())
+            stack.enter_context(_no_garbage_collection())
+            stack.enter_context(HostState(_roots(self._function, args, kwargs), sink.refuse))
+            stack.enter_context(collector)
+            return self._function(*args, **kwargs)
+
+    def _keep(self, key: Any, recording: Recording) -> None:
+        """The newest recording of a key is tried first."""
         kept = self._recordings.setdefault(key, [])
         kept.insert(0, recording)
         del kept[_MAX_RECORDINGS:]
@@ -232,9 +247,6 @@ class GraphCall:
             del self._recordings[next(iter(self._recordings))]
         self._count_recording()
         self.last = recording
-        self._seconds = time.perf_counter() - start
-        # What later replays overwrite is handed out as a copy, as in each replay.
-        return recording.hand_out(sink.tape.recorded_values(), arguments.leaves)
 
     def _check_changes(
         self, key: Any, changed: list[tuple[Any, str, Any, Any]], carried: list[tuple[Any, str]]
@@ -292,6 +304,32 @@ def _fix_shared(inputs: list[Input], guards: Guards, sink: RecordSink, own: set[
         given.is_fixed = any(a.start < end and start < a.end for a in used)
 
 
+def _check_host_objects(collector: GuardCollector, sink: RecordSink) -> None:
+    """Raises NotReplayable for what a replay would not advance, or not make again."""
+    for kind in collector.iterators():
+        raise NotReplayable(
+            f"the function can advance a {kind}, which a replay would not do; pass the item as an "
+            "argument, or use strategy='stream'"
+        )
+    for generator in sink.tape.generators:
+        if not any(_is_same_generator(generator, known) for known in collector.generators()):
+            raise NotReplayable(
+                "the function draws from a torch.Generator that it makes itself, which a replay "
+                "would not make again; make it outside, or use strategy='stream'"
+            )
+
+
+def _is_same_generator(a: torch.Generator, b: torch.Generator) -> bool:
+    """Whether two objects stand for one generator; ops see another object than the program."""
+    state = a.get_state()
+    if a is b or not torch.equal(state, b.get_state()):
+        return a is b
+    a.manual_seed(1 + a.initial_seed() % 2**32)
+    is_same = torch.equal(a.get_state(), b.get_state())
+    a.set_state(state)
+    return is_same
+
+
 def _roots(function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
     """What a function can reach: arguments, its object, its closure, its module's names."""
     found = [*args, *kwargs.values(), getattr(function, "__self__", None)]
@@ -334,5 +372,7 @@ def _is_carriable(holder: Any, before: Any, after: Any) -> bool:
 
 
 def _short(value: Any) -> str:
+    if value is MISSING:
+        return "nothing"
     text = repr(value) if not isinstance(value, torch.Tensor) else f"a tensor {tuple(value.shape)}"
     return text if len(text) <= 60 else text[:57] + "..."

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import collections
 import gc
+import itertools
+import os
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -37,6 +39,8 @@ from kscheduler.spaces import (
     imported_modules,
     is_array,
     is_foreign,
+    is_installed,
+    is_iterator,
     is_namespace,
     is_torch_object,
     parts_of,
@@ -49,6 +53,7 @@ _SKIPPED = (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionTyp
 _CONTAINERS = (dict, list, set, collections.deque)
 _DEPTH = 60
 _MAX_ITEMS = 65_536  # of a container that can be guarded
+_ENVIRONMENT = {"environ", "getenv", "environb", "getenvb"}
 _COMPUTED = {"getattr", "vars", "__dict__", "attrgetter", "__getattribute__"}
 
 
@@ -58,7 +63,7 @@ class _Visit:
     space: Any
     before: Any  # a shallow copy
     keep: Any
-    may_grow: bool = False  # a global container, such as a cache: growing is nobody's result
+    may_grow: bool = False  # a global container, which may be a cache that fills for the first time
     all_names: bool = False  # read by code whose names are not known
     codes: set[int] = field(default_factory=set)  # of the functions that hold this cell
 
@@ -75,6 +80,9 @@ class GuardCollector:
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._contents: dict[int, Contents] = {}
+        self._iterators: dict[int, Any] = {}
+        self._generators: dict[int, torch.Generator] = {}
+        self._environment = Contents(os.environ, _environment)
         self._unwatched: dict[int, Any] = {}  # what lies too deep or is too large
         self._modules: dict[int, types.ModuleType] = {}
         self._importers: list[tuple[types.CodeType, dict[str, Any]]] = []
@@ -139,6 +147,13 @@ class GuardCollector:
             self._called.setdefault(id(value), set()).add(name)
         if id(value) in self._visits or is_scalar(value):
             return
+        if isinstance(value, torch.Generator):
+            self._generators[id(value)] = value
+            return
+        if is_iterator(value):
+            self._iterators[id(value)] = value
+            self._called.setdefault(id(value), set()).add(name)
+            return
         if depth > _DEPTH:
             self._unwatched[id(value)] = value
             return
@@ -149,6 +164,8 @@ class GuardCollector:
             self._visit_container(value, depth)
         elif take is not None:
             return
+        elif isinstance(value, np.ndarray):
+            self._unwatched[id(value)] = value  # too large
         elif is_array(value):
             self._visit_array(value)
         elif isinstance(value, types.ModuleType):
@@ -289,6 +306,9 @@ class GuardCollector:
                 self._add(guards, changed, visit.owner, visit, key, before, after)
             if isinstance(visit.keep, _CONTAINERS) and self._is_named(visit.keep):
                 guards.lengths.append((visit.keep, len(visit.keep)))
+        if not self._names.isdisjoint(_ENVIRONMENT):
+            self._contents[id(os.environ)] = self._environment
+            outside.add(id(os.environ))
         self._add_contents(guards, changed, outside)
         for space, before in self._globals.values():
             visit = _Visit("global", space, before, space)
@@ -297,6 +317,18 @@ class GuardCollector:
                     after = space.get(name, MISSING)
                     self._add(guards, changed, "global", visit, name, before[name], after)
         return guards, changed
+
+    def generators(self) -> list[torch.Generator]:
+        """The torch generators that others can reach, too."""
+        return [value for key, value in self._generators.items() if key in self.outside]
+
+    def iterators(self) -> list[str]:
+        """Kinds of the iterators that the function can have advanced for others to see."""
+        return [
+            type(value).__name__
+            for value in self._iterators.values()
+            if id(value) in self.outside and self._is_named(value)
+        ]
 
     def _is_used_cell(self, visit: _Visit) -> bool:
         """Whether a function that holds the cell ran, and so did the function in it, if any."""
@@ -321,7 +353,8 @@ class GuardCollector:
             else:
                 guards.contents.append(held)
         for holder in self._unwatched.values():
-            if id(holder) in outside and not is_array(holder):
+            is_read = not isinstance(holder, np.ndarray) or self._is_named(holder)
+            if id(holder) in outside and is_read:
                 changed.append((holder, "contents", "what is too large to watch", "anything"))
 
     def _is_named(self, container: Any) -> bool:
@@ -361,23 +394,21 @@ class GuardCollector:
     def _entries(self, visit: _Visit) -> Iterator[tuple[Any, Any, Any]]:
         space, before = visit.space, visit.before
         if isinstance(space, (list, collections.deque)):
-            if len(space) == len(before) or (visit.may_grow and len(space) > len(before)):
-                yield from ((i, b, a) for i, (b, a) in enumerate(zip(before, space, strict=False)))
-            else:
-                yield ("length", len(before), len(space))
+            yield from ((i, b, a) for i, (b, a) in enumerate(zip(before, space, strict=False)))
+            if len(space) != len(before):
+                has_grown = visit.may_grow and len(space) > len(before)
+                yield "length", MISSING if has_grown else len(before), len(space)
             return
         if isinstance(space, Members):
             members = space["members"]
             has_grown = visit.may_grow and before["members"] < members
-            yield "members", members if has_grown else before["members"], members
+            yield "members", MISSING if has_grown else before["members"], members
             return
         is_object = space is not visit.keep
         for key in {**before, **space}:
             if is_object and key not in self._names and not self._is_read(visit, key):
                 continue
-            after = space.get(key, MISSING)
-            is_new = visit.may_grow and key not in before
-            yield key, after if is_new else before.get(key, MISSING), after
+            yield key, before.get(key, MISSING), space.get(key, MISSING)
         if is_object and isinstance(space, dict) and not isinstance(visit.keep, type):
             # An attribute of the class may be hidden by one of the object's later.
             for key in class_values(visit.keep) & self._names - {*before, *space}:
@@ -409,10 +440,18 @@ class GuardCollector:
         guard = Guard(visit.space, key, after, owner)
         if is_scalar(after):
             guards.scalars.append(guard)
-        elif isinstance(visit.keep, type) and (callable(after) or hasattr(after, "__get__")):
-            return  # a method or property: code, which nobody exchanges
+        elif (
+            isinstance(visit.keep, type)
+            and (callable(after) or hasattr(after, "__get__"))
+            and is_installed(visit.keep)
+        ):
+            return  # a method or property of a library, which nobody exchanges
         elif not isinstance(after, types.ModuleType) and not _is_installed_code(visit, after):
             guards.objects.append(guard)
+
+
+def _environment(environment: Any) -> tuple[bytes, ...]:
+    return tuple(itertools.chain.from_iterable(environment._data.items()))
 
 
 def _is_installed_code(visit: _Visit, value: Any) -> bool:

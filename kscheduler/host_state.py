@@ -1,13 +1,14 @@
 """Host randomness and clocks in a recorded function: a replay would not draw or look again.
 
-torch's generators advance in a replay as they would eagerly. Those of Python and NumPy do not,
-since no Python runs: a function that draws from one while it is recorded is refused, and so is one
-that reads a clock. Generators are found where the function's objects, closures and globals hold
-them.
+torch's generators advance in a replay as they would eagerly, but nobody seeds them again: a
+function that does is refused. Those of Python and NumPy do not advance, since no Python runs: a
+function that draws from one while it is recorded is refused, and so is one that reads a clock.
+Generators are found where the function's objects, closures and globals hold them.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 import time
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+import torch
 
 from kscheduler import _core
 from kscheduler.intercept.user_line import is_library
@@ -35,6 +37,14 @@ _CLOCKS = [
     random.random,
     random.getrandbits,
 ]
+_SEEDING_METHODS = ["manual_seed", "seed", "set_state", "set_offset", "graphsafe_set_state"]
+_SEEDING_FUNCTIONS = (
+    torch.manual_seed,
+    torch.seed,
+    torch.set_rng_state,
+    torch.random.fork_rng,
+)
+_SEEDING_CODES = {inspect.unwrap(f).__code__: f"torch.{f.__name__}" for f in _SEEDING_FUNCTIONS}
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 _DEPTH = 6
 
@@ -54,7 +64,9 @@ class HostState:
 
     def __enter__(self) -> HostState:
         self._before = self._states()
-        _core.set_watched_calls(_CLOCKS, self._on_call)
+        _core.set_watched_calls(
+            _CLOCKS, self._on_call, list(_SEEDING_CODES), torch.Generator, _SEEDING_METHODS
+        )
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
@@ -67,6 +79,15 @@ class HostState:
             )
 
     def _on_call(self, function: Any) -> None:
+        if function in _SEEDING_CODES or isinstance(
+            getattr(function, "__self__", None), torch.Generator
+        ):
+            name = _SEEDING_CODES.get(function) or f"torch.Generator.{function.__name__}"
+            self._refuse(
+                f"the function calls {name}(), which a replay would not call again; seed outside "
+                "of it, or use strategy='stream'"
+            )
+            return
         name = f"{getattr(function, '__module__', None) or 'random'}.{function.__name__}"
         self._refuse(
             f"the function calls {name}(), which a replay would not call again; pass the value as "

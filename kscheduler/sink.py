@@ -46,6 +46,9 @@ class TaskSink:
         """Whether torch ops are still of interest."""
         return True
 
+    def allocated(self, pointer: int, size: int) -> None:
+        """The program has got a block of so many bytes."""
+
     def fence(self, reason: str) -> None:
         """Finishes everything in flight."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import collections
+import collections.abc
 import ctypes
 import functools
 import opcode
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import warp
 
 from kscheduler.intercept.user_line import is_library
 
@@ -35,6 +37,8 @@ __all__ = [
     "imported_modules",
     "is_array",
     "is_foreign",
+    "is_installed",
+    "is_iterator",
     "is_namespace",
     "is_torch_object",
     "parts_of",
@@ -117,7 +121,7 @@ class Contents:
 
 
 MANY_ITEMS = 512  # containers with more are compared as a whole
-_MAX_BYTES = 65_536
+_MAX_BYTES = 1 << 24  # of a NumPy array that is compared
 _C_VALUES = (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)
 
 
@@ -141,6 +145,8 @@ def parts_of(value: Any) -> list[Any] | None:
     if isinstance(value, types.FunctionType):
         own = vars(value).values()
         return [*(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__, *own]
+    if isinstance(value, warp.Launch):  # exchanged by its `set_param_at_index` and `set_dim`
+        return [value.params]
     if isinstance(value, types.MethodType):
         return [value.__self__, value.__func__]
     if isinstance(value, functools.partial):
@@ -156,6 +162,11 @@ def parts_of(value: Any) -> list[Any] | None:
     if isinstance(value, functools._lru_cache_wrapper):
         return [value.__wrapped__]
     return None
+
+
+def is_iterator(value: Any) -> bool:
+    """Whether a value is advanced by `next` and keeps its place where no name leads."""
+    return isinstance(value, collections.abc.Iterator) and not hasattr(value, "__dict__")
 
 
 def is_torch_object(value: Any) -> bool:
@@ -255,6 +266,12 @@ def is_namespace(value: Any) -> bool:
         return False
     root = (value.__module__ or "").partition(".")[0]
     return root not in sys.stdlib_module_names and root not in _FOREIGN_CLASSES
+
+
+def is_installed(value: type) -> bool:
+    """Whether a class is of a package that is installed, and not of the user's own code."""
+    module = sys.modules.get(value.__module__ or "")
+    return "site-packages" in (getattr(module, "__file__", None) or "")
 
 
 def is_array(value: Any) -> bool:

@@ -3,8 +3,11 @@
 // A profile function written in Python would be called for every call and return, of C functions,
 // too: half a million times in a simulator's step.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
+#include <string>
 #include <unordered_set>
+#include <vector>
 
 namespace py = pybind11;
 
@@ -15,26 +18,44 @@ struct CallHook {
   std::unordered_set<PyCodeObject*> ignored;
 };
 
-// C functions whose calls from code that is not ignored are told to `function`.
+// What is told to `function` when it is called: C functions and methods, by code that is not ignored,
+// and Python functions, by anybody.
 struct Watched {
   py::object function;
   std::unordered_set<PyObject*> callables;
+  std::unordered_set<PyObject*> codes;
+  PyTypeObject* type = nullptr;  // whose methods these are:
+  std::unordered_set<std::string> methods;
+
+  bool wants(PyObject* called) const {
+    if (callables.count(called) != 0) return true;
+    if (type == nullptr || !PyCFunction_Check(called)) return false;
+    PyObject* self = PyCFunction_GET_SELF(called);
+    if (self == nullptr || Py_TYPE(self) != type) return false;
+    return methods.count(reinterpret_cast<PyCFunctionObject*>(called)->m_ml->ml_name) != 0;
+  }
 };
 thread_local Watched* t_watched = nullptr;
 
+int tell(PyObject* called) {
+  PyObject* told = PyObject_CallOneArg(t_watched->function.ptr(), called);
+  Py_XDECREF(told);
+  return told == nullptr ? -1 : 0;
+}
+
 int on_event(PyObject* capsule, PyFrameObject* frame, int what, PyObject* called) {
   const bool is_watched =
-      what == PyTrace_C_CALL && t_watched != nullptr && t_watched->callables.count(called) != 0;
+      what == PyTrace_C_CALL && t_watched != nullptr && t_watched->wants(called);
   if (what != PyTrace_CALL && !is_watched) return 0;
   auto* hook = static_cast<CallHook*>(PyCapsule_GetPointer(capsule, nullptr));
   PyCodeObject* code = PyFrame_GetCode(frame);
   Py_DECREF(code);  // the frame keeps it
+  if (what == PyTrace_CALL && t_watched != nullptr &&
+      t_watched->codes.count(reinterpret_cast<PyObject*>(code)) != 0 &&
+      tell(reinterpret_cast<PyObject*>(code)) != 0)
+    return -1;
   if (hook->ignored.count(code) != 0) return 0;
-  if (is_watched) {
-    PyObject* told = PyObject_CallOneArg(t_watched->function.ptr(), called);
-    Py_XDECREF(told);
-    return told == nullptr ? -1 : 0;
-  }
+  if (is_watched) return tell(called);
   PyObject* wanted = PyObject_CallOneArg(hook->function.ptr(), reinterpret_cast<PyObject*>(frame));
   if (wanted == nullptr) return -1;
   if (wanted == Py_False) {
@@ -88,12 +109,19 @@ void bind_call_hook(py::module_& m) {
     PyEval_SetProfile(&on_event, capsule.ptr());
   });
   m.def("frame_function", &frame_function);
-  // Empty callables: watch nothing.
-  m.def("set_watched_calls", [](const py::list& callables, const py::object& function) {
-    delete t_watched;
-    t_watched = nullptr;
-    if (callables.empty()) return;
-    t_watched = new Watched{function, {}};
-    for (py::handle callable : callables) t_watched->callables.insert(callable.ptr());
-  });
+  // Empty callables: watch nothing. All that is passed has to outlive the watch.
+  m.def("set_watched_calls",
+        [](const py::list& callables, const py::object& function, const py::list& codes,
+           const py::object& type, const std::vector<std::string>& methods) {
+          delete t_watched;
+          t_watched = nullptr;
+          if (callables.empty()) return;
+          t_watched = new Watched{function, {}, {}, nullptr, {}};
+          for (py::handle callable : callables) t_watched->callables.insert(callable.ptr());
+          for (py::handle code : codes) t_watched->codes.insert(code.ptr());
+          if (!type.is_none()) t_watched->type = reinterpret_cast<PyTypeObject*>(type.ptr());
+          t_watched->methods.insert(methods.begin(), methods.end());
+        },
+        py::arg("callables"), py::arg("function"), py::arg("codes") = py::list(),
+        py::arg("type") = py::none(), py::arg("methods") = std::vector<std::string>());
 }

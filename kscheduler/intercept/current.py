@@ -26,6 +26,9 @@ class Sink(Protocol):
     def native(self, call: NativeCall) -> None:
         """Takes a call; it has run, or will run in an order that nobody can tell apart."""
 
+    def allocated(self, pointer: int, size: int) -> None:
+        """The program has got a block of so many bytes."""
+
     def free(self, pointer: int) -> bool:
         """Takes over a free. False: nobody uses the block, free it now."""
 

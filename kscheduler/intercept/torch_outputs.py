@@ -30,15 +30,22 @@ class Outputs:
         table: The recording's slots.
         pinned: Slots of results that stay at their recorded address.
         value_of: Gives the replay's value of a slot.
+        owned: Ids of constants whose memory the next replay writes again.
     """
 
     def __init__(
-        self, table: SlotTable, pinned: Collection[int], value_of: Callable[[Ref], Tensor]
+        self,
+        table: SlotTable,
+        pinned: Collection[int],
+        value_of: Callable[[Ref], Tensor],
+        owned: Collection[int] = (),
     ) -> None:
         self._table = table
         self._pinned = pinned
         self._value_of = value_of
+        self._owned = owned
         self._copies: dict[int, Tensor] = {}
+        self._storages: dict[int, torch.UntypedStorage] = {}
 
     def rebuild(self, value: Any) -> Any:
         """A part of the recorded return value with this replay's tensors.
@@ -65,9 +72,19 @@ class Outputs:
     def _tensor(self, tensor: Tensor) -> Tensor:
         slot = self._table.find(tensor)
         if slot is None:
-            return tensor
+            return self._copy_constant(tensor) if id(tensor) in self._owned else tensor
         owner = self._table.slots[slot].owner
         return self._copy(tensor, owner) if owner in self._pinned else self._value_of(slot)
+
+    def _copy_constant(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        start = storage.data_ptr()
+        if start not in self._storages:
+            self._storages[start] = storage.clone()
+        copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return copy.set_(
+            self._storages[start], tensor.storage_offset(), tensor.size(), tensor.stride()
+        )
 
     def _copy(self, tensor: Tensor, owner: int) -> Tensor:
         base = self._table.slots[owner].tensor

@@ -6,7 +6,7 @@ inputs of the same geometry and for whatever its constants hold now. Results are
 time, so that values of earlier replays never change; in-place ops act on the value bound in this
 replay; random ops draw again. What cannot be repeated raises `NotReplayable`.
 
-Not seen: a `torch.Generator` of the program's own that the function seeds before its first draw.
+Not seen: that the function seeds a generator before its first draw; whoever records refuses that.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ class TorchTape:
         self._inputs: list[Ref] = []
         self._bound: tuple[int, ...] = ()
         self._pinned: set[int] = set()
+        self._owned: set[int] = set()  # constants that are handed out as copies
         self._is_inference = torch.is_inference_mode_enabled()
         self._inference: dict[int, bool] = {}  # of nodes that ran in the other mode
         self._tokens = torch.empty(_MAX_GENERATORS, dtype=torch.uint8)
@@ -193,6 +194,18 @@ class TorchTape:
         constants = [tensor for tensor, _ in self._table.constants.values()]
         return [tensor_access(tensor, READ_WRITE) for tensor in constants if has_memory(tensor)]
 
+    @property
+    def generators(self) -> list[torch.Generator]:
+        """The generators that recorded ops draw from, besides the default one."""
+        return [known for known in self._generators if known is not torch.default_generator]
+
+    def own(self, tensor: Tensor) -> None:
+        """Says that a constant lies in memory that the function itself has allocated.
+
+        As a result it is handed out as a copy, since the next replay writes there again.
+        """
+        self._owned.add(id(tensor))
+
     def recorded_values(self) -> list[Any]:
         """The values of the recording itself, for `outputs`."""
         return [slot.tensor for slot in self._table.slots]
@@ -212,7 +225,8 @@ class TorchTape:
         Raises:
             NotReplayable: The structure holds an object that might hide tensors.
         """
-        return Outputs(self._table, self._pinned, partial(self._value, values)).rebuild(structure)
+        value_of = partial(self._value, values)
+        return Outputs(self._table, self._pinned, value_of, self._owned).rebuild(structure)
 
     # --- recording, in detail ------------------------------------------------------------------
 

@@ -292,6 +292,8 @@ class _CoreProxy:
         return wrapped
 
     def _wrap(self, name: str, function: Any) -> Any:
+        if name in ("wp_alloc_host", "wp_alloc_pinned"):
+            return _alloc(function)
         if name.startswith("_") or not callable(function) or warp_memory.is_harmless(name):
             return function
         if name in ("wp_free_host", "wp_free_pinned"):
@@ -331,6 +333,17 @@ def _memory(
         return True if result else None
 
     return call
+
+
+def _alloc(function: Any) -> Callable[..., Any]:
+    def allocate(size: int, *rest: Any) -> Any:
+        pointer = function(size, *rest)
+        sink = current_sink()
+        if sink is not None and pointer:
+            sink.allocated(as_address(pointer), size)
+        return pointer
+
+    return allocate
 
 
 def _free(function: Any) -> Callable[..., Any]:

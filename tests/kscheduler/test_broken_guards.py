@@ -3,6 +3,8 @@
 import array
 import ctypes
 import functools
+import itertools
+import os
 import sys
 import types
 import weakref
@@ -192,6 +194,59 @@ def _numpy_array():
 def _numpy_array_of_objects():
     held = np.array([2.0, None], dtype=object)
     return lambda x: x * held[0], item_setter(held, 0)
+
+
+def _large_numpy_array():
+    held = types.SimpleNamespace(values=np.ones(100_000))
+    return lambda x: x * float(held.values[70_001]), item_setter(held.values, 70_001)
+
+
+def _environment_variable():
+    return lambda x: x * float(os.environ["KSCHEDULER_TEST"]), set_variable
+
+
+def _environment_variable_by_function():
+    return lambda x: x * float(os.getenv("KSCHEDULER_TEST")), set_variable
+
+
+def set_variable(value):
+    os.environ["KSCHEDULER_TEST"] = str(value)
+
+
+def _method():
+    class Gain:
+        def get(self):
+            return 2.0
+
+    gain = Gain()
+    return lambda x: x * gain.get(), lambda v: setattr(Gain, "get", functools.partial(float, v))
+
+
+def _recorded_launch():
+    array = wp.zeros(4, dtype=float, device="cpu")
+    command = wp.launch(
+        kernels.fill, dim=4, inputs=[array, 2.0], device="cpu", record_cmd=True, record_tape=False
+    )
+
+    def function(x):
+        command.launch()
+        return x * wp.to_torch(array)
+
+    return function, lambda value: command.set_param_at_index(1, value)
+
+
+def _dimension_of_a_recorded_launch():
+    array = wp.zeros(4, dtype=float, device="cpu")
+    command = wp.launch(
+        kernels.fill, dim=4, inputs=[array, 2.0], device="cpu", record_cmd=True, record_tape=False
+    )
+
+    def function(x):
+        array.zero_()
+        command.launch()
+        return x * wp.to_torch(array)
+
+    return function, lambda value: command.set_dim(4 if value == 2.0 else 2)
 
 
 def _c_value():
@@ -411,3 +466,114 @@ def test_a_module_loaded_by_the_function_itself_is_guarded(tmp_path, monkeypatch
         assert torch.equal(step(X), X * 5.0)
     finally:
         sys.modules.pop("loaded_inside", None)
+
+
+# --- what a replay would not do again ------------------------------------------------------------
+
+
+LOG = []
+
+
+def _counter():
+    counter = itertools.count()
+    return lambda x: x * next(counter)
+
+
+def _iterator():
+    values = iter([1.0, 2.0, 3.0])
+    return lambda x: x * next(values)
+
+
+def _generator():
+    values = (float(i) for i in range(100))
+    return lambda x: x * next(values)
+
+
+def _iterator_in_attribute():
+    holder = types.SimpleNamespace(values=iter([1.0, 2.0]))
+    return lambda x: x * next(holder.values)
+
+
+@pytest.mark.parametrize("make", [_counter, _iterator, _generator, _iterator_in_attribute])
+def test_an_iterator_from_outside_is_refused(make):
+    with pytest.raises(ks.NotReplayable, match="can advance a"):
+        graph(make())(X)
+
+
+def test_iterators_of_the_function_itself_are_its_own():
+    step = graph(lambda x: x * sum(itertools.islice(itertools.count(), 4)))
+    for count in range(3):
+        assert torch.equal(step(X + count), (X + count) * 6)
+
+
+def test_a_list_that_grows_with_each_call_is_refused():
+    def function(x):
+        LOG.append(1)
+        return x + 1
+
+    LOG.clear()
+    step = graph(function)
+    with pytest.raises(ks.NotReplayable, match=r"changes list\.length"):
+        for _ in range(8):
+            step(X)
+    assert len(LOG) < 8
+
+
+def test_a_numpy_array_that_is_too_large_to_compare_is_refused():
+    held = types.SimpleNamespace(values=np.ones(3_000_000))
+    with pytest.raises(ks.NotReplayable, match="too large"):
+        graph(lambda x: x * float(held.values[0]))(X)
+
+
+# --- results -------------------------------------------------------------------------------------
+
+
+def test_a_result_on_a_new_warp_array_is_that_of_its_own_call():
+    def function(x):
+        made = wp.zeros(4, dtype=float, device="cpu")
+        both = wp.to_torch(made)
+        both += x
+        return both, both[1:3]
+
+    step = graph(function)
+    results = [step(X + count) for count in range(5)]
+    for count, (whole, part) in enumerate(results):
+        assert torch.equal(whole, X + count)
+        assert part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+        assert torch.equal(part, whole[1:3])
+
+
+def test_a_view_of_memory_from_outside_stays_one():
+    array = wp.zeros(4, dtype=float, device="cpu")
+
+    def function(x):
+        view = wp.to_torch(array)
+        view += x
+        return view
+
+    step = graph(function)
+    for _ in range(4):
+        result = step(X)
+    assert result.data_ptr() == array.ptr
+    assert torch.equal(result, X * 4)
+
+
+def test_a_container_from_outside_is_returned_as_itself():
+    holder = types.SimpleNamespace(buffers=[torch.zeros(4)])
+
+    def function(x):
+        holder.buffers[0].add_(x)
+        return holder.buffers
+
+    step = graph(function)
+    for _ in range(4):
+        assert step(X) is holder.buffers
+    assert torch.equal(holder.buffers[0], X * 4)
+
+
+def test_a_container_argument_is_that_of_its_own_call():
+    step = graph(lambda batch: (batch["x"].mul_(2.0), batch)[1])
+    for count in range(4):
+        batch = {"x": X + count}
+        assert torch.equal(step(batch)["x"], (X + count) * 2)
+        assert torch.equal(batch["x"], (X + count) * 2)

@@ -1,4 +1,4 @@
-"""Every way to change a namespace is seen by its version number, stores by specialised code, too."""
+"""Every way to change a namespace is seen by its version number."""
 
 from __future__ import annotations
 
@@ -64,5 +64,7 @@ def test_what_is_accepted_is_not_looked_at_again():
 
 
 def test_only_dicts_and_classes_have_versions():
-    assert _core.has_version({}) and _core.has_version(vars(Thing))
-    assert not _core.has_version([]) and not _core.has_version(Thing())
+    assert _core.has_version({})
+    assert _core.has_version(vars(Thing))
+    assert not _core.has_version([])
+    assert not _core.has_version(Thing())

@@ -48,6 +48,47 @@ def test_torch_randomness_is_replayed():
     assert not torch.equal(got[2], got[3])
 
 
+MINE = torch.Generator()
+STATE = torch.get_rng_state()
+
+
+def _forked(x):
+    with torch.random.fork_rng():
+        return x + torch.rand(4)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (torch.manual_seed(3), x + torch.rand(4))[1],
+        lambda x: (torch.default_generator.manual_seed(3), x + torch.rand(4))[1],
+        lambda x: (torch.set_rng_state(STATE), x + torch.rand(4))[1],
+        lambda x: (MINE.manual_seed(3), x + torch.rand(4, generator=MINE))[1],
+        lambda x: x + torch.rand(4, generator=MINE.set_state(STATE)),
+        lambda x: x + torch.rand(4, generator=torch.Generator().manual_seed(3)),
+        lambda x: x + torch.rand(4, generator=torch.Generator()),
+        _forked,
+    ],
+    ids=["seed", "default", "state", "own_seed", "own_state", "new_seeded", "new", "fork"],
+)
+def test_recording_refuses_to_seed(function):
+    with pytest.raises(ks.NotReplayable, match="which a replay would not"):
+        ks.window(strategy="graph", streams=2)(function)(X)
+
+
+@pytest.mark.parametrize("as_argument", [True, False])
+def test_a_generator_from_outside_is_drawn_from_again(as_argument):
+    def function(x, generator=MINE):
+        return x + torch.rand(4, generator=generator) + torch.rand(4, generator=generator)
+
+    draw = ks.window(strategy="graph", streams=2)(function)
+    arguments = (X, MINE) if as_argument else (X,)
+    MINE.manual_seed(1)
+    got = [draw(*arguments) for _ in range(5)]
+    MINE.manual_seed(1)
+    assert all(torch.equal(value, function(*arguments)) for value in got)
+
+
 def test_auto_keeps_host_randomness_in_program_order():
     draw = ks.window(strategy="auto", streams=2)(lambda x: x * random.random())
     random.seed(3)

@@ -193,7 +193,7 @@ def audit(function: Callable[..., Any], *args: Any, **kwargs: Any) -> AuditRepor
     sink = AuditSink()
     outer = current_sink()
     if outer is not None:
-        outer.fence("stream_sync")
+        outer.fence("program_order")
     with ExitStack() as stack:
         stack.enter_context(WarpPatches.installed())
         stack.callback(sink.release)

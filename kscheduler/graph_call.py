@@ -126,7 +126,7 @@ class GraphCall:
                 "only"
             )
         if outer is not None:
-            outer.fence("stream_sync")
+            outer.fence("program_order")
         if self.refusal is not None:
             return self._function(*args, **kwargs)
         if self._fallback is not None:

@@ -54,6 +54,7 @@ class Program:
         self._replay = _core.Replay(streams)
         self._lock = threading.Lock()
         self._runs = 0
+        self._waited_before = 0  # the last replay, in nanoseconds
         self._inputs = inputs
         self._nodes: dict[int, Step] = {}
         self._host: dict[int, Callable[[Any], Any]] = {}  # node -> what to call with the values
@@ -152,8 +153,8 @@ class Program:
 
     @property
     def seconds_waiting(self) -> float:
-        """Time that this thread has waited in all replays, in seconds."""
-        return float(self._replay.wait_ns) * 1e-9
+        """Time that this thread waited in the last replay, in seconds."""
+        return float(self._replay.wait_ns - self._waited_before) * 1e-9
 
     def run(self, values: list[Any] | None) -> None:
         """One replay; `values` are the torch tape's, or None if it recorded nothing.
@@ -167,6 +168,7 @@ class Program:
             )
         replay = self._replay
         try:
+            self._waited_before = replay.wait_ns
             replay.begin()
             try:
                 host = self._host

@@ -31,7 +31,7 @@ __all__ = ["EVERYTHING", "RecordSink", "Step"]
 
 EVERYTHING = Access(0, 2**63, READ_WRITE)  # what an opaque task may touch
 
-_IGNORED_FENCES = frozenset({"stream_sync", "cpu_blocks", "autograd"})
+_IGNORED_FENCES = frozenset({"stream_sync", "program_order", "cpu_blocks", "autograd"})
 
 
 @dataclass(slots=True)

@@ -31,6 +31,8 @@ FENCE_REASONS = {
     "mesh_or_bvh": "a mesh, BVH, hash grid, volume or texture was built, refitted or freed",
     "modes_disabled": "torch ops ran with dispatch modes switched off, out of the window's sight",
     "op_below_mode": "an op ran below a dispatch mode of the program's, out of the window's sight",
+    "program_order": "a part that keeps program order began: a recorded function, an audit or a "
+    "serial window",
     "stream_sync": "the program synchronised by itself",
     "tensor_subclass": "an op ran on a tensor subclass, which may do anything",
     "torch_run": "many torch ops in a row had nothing to wait for, and run faster with nothing in "
@@ -48,7 +50,8 @@ class Report:
     Attributes:
         strategy: The strategy that ran, also where ``"auto"`` picked it.
         streams: Streams that tasks could run on.
-        tasks: Intercepted launches and ops; a recorded loop is one.
+        tasks: Intercepted launches and ops; a recorded loop is one. Torch ops that ran while nothing
+            was in flight are not among them: nothing had to be looked at.
         edges: Pairs of tasks in order, those implied by others left out.
         levels: Length in tasks of the longest chain of edges.
         width_mean: Tasks per level.
@@ -57,9 +60,9 @@ class Report:
         critical_path_s: Its length in seconds, 0.0 if no time was measured.
         bound: Largest possible speed-up over one stream, by number of streams.
         fences: Times the host waited, by reason (see `FENCE_REASONS`).
-        seconds_user: Time in the program's own code and in Python.
-        seconds_kernels: Run time of all tasks, summed over streams.
-        seconds_waiting: Time in which the host waited.
+        seconds_user: Time in the program's own code and in Python, in the last call.
+        seconds_kernels: Run time of all tasks of the last call, summed over streams.
+        seconds_waiting: Time in which the host waited, in the last call.
         overlapped: Tasks that ran while another one ran.
         notes: Sentences on what was decided and why.
         graph: The tasks and edges, if they were kept.

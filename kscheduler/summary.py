@@ -19,6 +19,8 @@ def empty_report(strategy: str, streams: int, seconds: float) -> Report:
     report = Report(strategy=strategy, streams=streams, seconds_user=seconds)
     if strategy == "serial":
         report.notes.append("nothing is intercepted under 'serial'; use 'stream' to see the tasks")
+    elif not seconds:
+        report.notes.append("the function has not been called yet")
     return report
 
 

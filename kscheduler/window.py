@@ -249,7 +249,7 @@ def open_scope(size: int, streams: int, strategy: str) -> _Scope:
         return _JoinedScope()
     if isinstance(outer, StreamSink):
         if strategy == "serial":
-            outer.fence("stream_sync")
+            outer.fence("program_order")
         return _NestedScope(outer)
     if strategy == "serial" or (strategy == "auto" and streams == 1):
         return _SerialScope()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import warp as wp
 
 from fighter_env import FighterConfig, FighterEnv, layout
 from fighter_env.config import RandomConfig
@@ -104,9 +105,21 @@ def test_overflow_is_counted_each_step_and_then_cleared():
     assert (infos["overflow"] != 0).any()
     assert env.counters.totals[TOTALS.index("overflow_steps")] > 0
     assert not env.physics.overflow.any()
-    assert env.counters.totals[TOTALS.index("solver_limit_steps")] >= 0
+    assert env.counters.totals[TOTALS.index("solver_limit_steps")] == 0
     env.config = replace(config, strict=True)
     with pytest.raises(CapacityError, match="nconmax"):
+        env.step(torch.zeros(2, 25))
+    env.close()
+
+
+def test_strict_mode_is_refused_while_warp_records():
+    env = FighterEnv(2, "cpu", "warp", FighterConfig(strict=True))
+    env.reset(seed=0)
+    env.step(torch.zeros(2, 25))
+    with (
+        pytest.raises(CapacityError, match="turn it off to record"),
+        wp.ScopedCapture(device="cpu"),
+    ):
         env.step(torch.zeros(2, 25))
     env.close()
 

@@ -68,6 +68,10 @@ def modes_disabled(x, array):
             x.add_(1.0)
 
 
+def program_order(x, array):
+    ks.window(streams=2, strategy="graph")(lambda x: x + 1.0)(x)
+
+
 def stream_sync(x, array):
     wp.synchronize()
 
@@ -146,6 +150,7 @@ CAUSES = {
     "mesh_or_bvh": mesh_or_bvh,
     "modes_disabled": modes_disabled,
     "op_below_mode": op_below_mode,
+    "program_order": program_order,
     "stream_sync": stream_sync,
     "tensor_subclass": tensor_subclass,
     "torch_run": torch_run,

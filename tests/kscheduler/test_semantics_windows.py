@@ -84,7 +84,7 @@ def test_recording_inside_a_window_is_behind_its_tasks():
         z = graph(lambda x: x + 1.0)(x)  # recorded in here
     assert (y == 6.0).all()
     assert (z == 5.0).all()
-    assert window.report.fences["stream_sync"] >= 2
+    assert window.report.fences["program_order"] >= 2
 
 
 def test_function_to_record_runs_as_written_inside_a_window():

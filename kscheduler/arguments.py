@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,10 +14,20 @@ import warp
 from kscheduler.access import READ_WRITE, Access
 from kscheduler.errors import MixedDevices, NotReplayable
 from kscheduler.guards import is_scalar
+from kscheduler.intercept.host_memory import PRIVATE_MARK
 from kscheduler.intercept.torch_access import tensor_access
 from kscheduler.native import array_access
+from kscheduler.spaces import own_dict
 
-__all__ = ["Arguments", "containers", "flatten", "leaf_range", "modes_key", "take_apart"]
+__all__ = [
+    "Arguments",
+    "containers",
+    "flatten",
+    "given_attributes",
+    "leaf_range",
+    "modes_key",
+    "take_apart",
+]
 
 
 @dataclasses.dataclass(slots=True)
@@ -49,14 +60,20 @@ def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
     return Arguments((*key, _aliasing(leaves)), leaves, objects)
 
 
-def _key(value: Any, leaves: list[Any], objects: list[Any]) -> Any:
+def _key(value: Any, leaves: list[Any] | None, objects: list[Any]) -> Any:
+    """The key of one value; without `leaves`, arrays in it count by identity."""
+    if leaves is None and isinstance(value, (torch.Tensor, warp.array)):
+        objects.append(value)
+        return "object", id(value)
     if isinstance(value, torch.Tensor):
+        assert leaves is not None
         leaves.append(value)
         return (
             "tensor", type(value), value.dtype, value.shape, value.stride(), value.device,
             value.requires_grad, _beside(value, objects),
         )  # fmt: skip
     if isinstance(value, warp.array):
+        assert leaves is not None
         leaves.append(value)
         return (
             "array", value.dtype, value.shape, value.strides, str(value.device),
@@ -91,9 +108,34 @@ def _beside(array: Any, objects: list[Any]) -> Any:
     gradient = array._grad
     if gradient is not None:
         objects.append(gradient)
-    own = vars(array) if isinstance(array, torch.Tensor) else {}
-    named = [(name, _key(value, [], objects)) for name, value in own.items()] if own else ()
+    own = given_attributes(array)
+    named = [(name, _key(value, None, objects)) for name, value in own.items()] if own else ()
     return None if gradient is None else id(gradient), tuple(named)
+
+
+@functools.cache
+def _warp_attributes() -> frozenset[str]:
+    """What Warp's own arrays keep in their dict."""
+    plain = warp.zeros((2, 2), dtype=float, device="cpu", requires_grad=True)
+    wrapped = warp.from_torch(torch.zeros(2))
+    given = warp.array([1.0, 2.0], dtype=float, device="cpu")
+    plain.__ctype__()
+    arrays = (plain, plain[0], wrapped, given, plain.flatten(), plain.grad)
+    names: set[str] = {"_ctype", "ctype", "_tensor", "_ref", "_grad", "grad", "deleter", "pinned"}
+    names.add(PRIVATE_MARK)
+    for array in arrays:
+        names |= vars(array).keys()
+    return frozenset(names)
+
+
+def given_attributes(array: Any) -> dict[str, Any]:
+    """The attributes that the program has given a tensor or array."""
+    own = own_dict(array)
+    if not own or isinstance(array, torch.Tensor):
+        return own
+    if not isinstance(array, warp.array) or own.keys() <= _warp_attributes():
+        return {}
+    return {name: own[name] for name in own.keys() - _warp_attributes()}
 
 
 def containers(value: Any) -> set[int]:
@@ -177,7 +219,7 @@ def take_apart(
             return lambda values: kind(*[make(values) for make in parts])
         return lambda values: kind([make(values) for make in parts])
     if dataclasses.is_dataclass(result) and not isinstance(result, type):
-        return _take_dataclass_apart(result, leaves, is_known)
+        return _take_dataclass_apart(result, leaves, is_known, given)
     raise NotReplayable(
         f"the function returns a new {type(result).__name__}, which a replay cannot make again; "
         "return tensors, numbers, or lists, tuples, dicts and dataclasses of them"
@@ -200,11 +242,12 @@ def _take_array(
 
 
 def _take_dataclass_apart(
-    result: Any, leaves: list[Any], is_known: Callable[[Any], bool]
+    result: Any, leaves: list[Any], is_known: Callable[[Any], bool], given: Sequence[Any]
 ) -> Callable[[list[Any]], Any]:
     """Like `take_apart`; `__init__` and `__post_init__` have run already and do not run again."""
-    names = [f.name for f in dataclasses.fields(result)]
-    makers = {name: take_apart(getattr(result, name), leaves, is_known) for name in names}
+    slots = [f.name for f in dataclasses.fields(result) if hasattr(result, f.name)]
+    names = dict.fromkeys((*slots, *getattr(result, "__dict__", ())))
+    makers = {name: take_apart(getattr(result, name), leaves, is_known, given) for name in names}
     kind = type(result)
 
     def build(values: list[Any]) -> Any:

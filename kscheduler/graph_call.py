@@ -30,7 +30,7 @@ from kscheduler.arguments import (
 from kscheduler.errors import NotReplayable, StaleArgument
 from kscheduler.guard_collector import GuardCollector
 from kscheduler.guards import Guards
-from kscheduler.host_state import HostState
+from kscheduler.host_state import DRAWS, HostState
 from kscheduler.intercept.compiled import CompiledCalls
 from kscheduler.intercept.current import current_sink
 from kscheduler.intercept.host_reads import HostReads
@@ -212,6 +212,9 @@ class GraphCall:
         for tensor in outputs:
             if has_memory(tensor) and sink.is_own_memory(tensor.data_ptr()):
                 sink.tape.own(tensor)
+        for guard in guards.objects:
+            if isinstance(guard.value, torch.Tensor):
+                sink.tape.watch(guard.value)
         sink.tape.pin(_native_ranges(sink))
         program = Program(sink, self._streams, inputs)
         recording = Recording(
@@ -234,7 +237,7 @@ class GraphCall:
             stack.enter_context(CompiledCalls(sink, sink.torch))
             stack.enter_context(sink.activate())
             stack.enter_context(_no_garbage_collection())
-            stack.enter_context(HostState(_roots(self._function, args, kwargs), sink.refuse))
+            stack.enter_context(HostState(sink.refuse))
             stack.enter_context(collector)
             return self._function(*args, **kwargs)
 
@@ -264,7 +267,8 @@ class GraphCall:
             if _is_carriable(holder, before, after):
                 self._carried.setdefault(key, []).append((holder, name))
                 continue
-            if before is MISSING and self._first_times.get(key, 0) < _MAX_FIRST_TIMES:
+            was_empty = before is MISSING or before is None
+            if was_empty and self._first_times.get(key, 0) < _MAX_FIRST_TIMES:
                 grown = True  # a cache that was filled: the next call says whether it was one
                 continue
             what = f"{type(holder).__name__}.{name}"
@@ -306,6 +310,8 @@ def _fix_shared(inputs: list[Input], guards: Guards, sink: RecordSink, own: set[
 
 def _check_host_objects(collector: GuardCollector, sink: RecordSink) -> None:
     """Raises NotReplayable for what a replay would not advance, or not make again."""
+    if collector.advanced_generators():
+        raise NotReplayable(DRAWS)
     for kind in collector.iterators():
         raise NotReplayable(
             f"the function can advance a {kind}, which a replay would not do; pass the item as an "
@@ -328,22 +334,6 @@ def _is_same_generator(a: torch.Generator, b: torch.Generator) -> bool:
     is_same = torch.equal(a.get_state(), b.get_state())
     a.set_state(state)
     return is_same
-
-
-def _roots(function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
-    """What a function can reach: arguments, its object, its closure, its module's names."""
-    found = [*args, *kwargs.values(), getattr(function, "__self__", None)]
-    plain = getattr(function, "__func__", function)
-    for cell in getattr(plain, "__closure__", None) or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:  # not assigned yet
-            continue
-    code = getattr(plain, "__code__", None)
-    if code is not None:
-        names = plain.__globals__
-        found += [names[name] for name in code.co_names if name in names]
-    return found
 
 
 @contextmanager

@@ -25,7 +25,9 @@ import numpy as np
 import torch
 
 from kscheduler import _core
+from kscheduler.arguments import given_attributes
 from kscheduler.guards import Guard, Guards, is_scalar, same_scalar
+from kscheduler.host_state import HOST_GENERATORS, generator_state
 from kscheduler.intercept.user_line import is_library
 from kscheduler.spaces import (
     MISSING,
@@ -43,7 +45,9 @@ from kscheduler.spaces import (
     is_iterator,
     is_namespace,
     is_torch_object,
+    looked_up_names,
     parts_of,
+    reads_by_computed_name,
     spaces_of,
 )
 
@@ -54,7 +58,6 @@ _CONTAINERS = (dict, list, set, collections.deque)
 _DEPTH = 60
 _MAX_ITEMS = 65_536  # of a container that can be guarded
 _ENVIRONMENT = {"environ", "getenv", "environb", "getenvb"}
-_COMPUTED = {"getattr", "vars", "__dict__", "attrgetter", "__getattribute__"}
 
 
 @dataclass(slots=True)
@@ -80,6 +83,9 @@ class GuardCollector:
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._contents: dict[int, Contents] = {}
+        self._looked_up: set[str] = set()
+        self._is_computing = False
+        self._random: dict[int, tuple[Any, str]] = {}  # generators of the host, and their states
         self._iterators: dict[int, Any] = {}
         self._generators: dict[int, torch.Generator] = {}
         self._environment = Contents(os.environ, _environment)
@@ -91,6 +97,7 @@ class GuardCollector:
         self._globals: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
         self._global_names: dict[int, set[str]] = {}
         self._closures: dict[int, types.FunctionType] = {}
+        self._young: set[int] = set()
         self._unknown_closures: set[types.CodeType] = set()  # the interpreter does not tell whose
         self.outside: set[int] = set()
         self._called: dict[int, set[str]] = {}  # container -> names of attributes
@@ -100,12 +107,15 @@ class GuardCollector:
         self._previous: Any = None
 
     def __enter__(self) -> GuardCollector:
+        gc.collect(0)  # collection is off from here: what is young later, was made inside
         self._previous = sys.getprofile()
         _core.set_call_hook(self._on_call)
         return self
 
     def __exit__(self, *exc: Any) -> None:
         _core.set_call_hook(None)
+        if self._closures or self._unknown_closures:
+            self._young = set(map(id, gc.get_objects(generation=0)))
         if self._previous is not None:
             sys.setprofile(self._previous)
 
@@ -117,11 +127,13 @@ class GuardCollector:
     def _on_call(self, frame: types.FrameType) -> bool:
         """Looks at a call; False: not at this code again."""
         code = frame.f_code
-        if is_library(code.co_filename) or code.co_filename == "<string>":  # named tuples
+        if is_library(code.co_filename) or _is_named_tuple(frame):
             return False
         if id(code) not in self._codes:  # the hash of a code object takes long
             self._codes[id(code)] = code
             self._names.update(code_names(code))
+            self._looked_up.update(looked_up_names(code))
+            self._is_computing = self._is_computing or reads_by_computed_name(code)
             space = frame.f_globals
             self._importers.append((code, space))
             for module in imported_modules(code, space):
@@ -147,6 +159,9 @@ class GuardCollector:
             self._called.setdefault(id(value), set()).add(name)
         if id(value) in self._visits or is_scalar(value):
             return
+        if isinstance(value, HOST_GENERATORS):
+            self._random.setdefault(id(value), (value, generator_state(value)))
+            return
         if isinstance(value, torch.Generator):
             self._generators[id(value)] = value
             return
@@ -162,6 +177,8 @@ class GuardCollector:
             self._contents[id(value)] = Contents(value, take)
         if isinstance(value, (tuple, *_CONTAINERS)):
             self._visit_container(value, depth)
+            if type(value) not in (tuple, *_CONTAINERS):
+                self._visit_attributes(value, depth)
         elif take is not None:
             return
         elif isinstance(value, np.ndarray):
@@ -186,6 +203,9 @@ class GuardCollector:
 
     def _visit_object(self, value: Any, depth: int) -> None:
         self._visits[id(value)] = _Visit("", {}, {}, value)
+        self._visit_attributes(value, depth)
+
+    def _visit_attributes(self, value: Any, depth: int) -> None:
         is_torch = is_torch_object(value)
         for holder, space in spaces_of(value):
             key = (id(holder), type(space))
@@ -202,7 +222,7 @@ class GuardCollector:
     def _visit_array(self, value: Any) -> None:
         """What hangs on a tensor or array: its gradient, and attributes that the user gave it."""
         self._visits[id(value)] = _Visit("", {}, {}, value)
-        if isinstance(value, torch.Tensor) and vars(value):
+        if given_attributes(value):
             own = vars(value)
             self._visits[id(value), dict] = _Visit(type(value).__name__, own, dict(own), value)
             for name, item in list(own.items()):
@@ -279,12 +299,12 @@ class GuardCollector:
 
     def _find_closures(self) -> None:
         """Functions with numbers in their closure that were reached through no known object."""
-        for function in list(self._closures.values()):
-            self.add_function(function)
+        found: list[Any] = list(self._closures.values())
         if self._unknown_closures:
-            for holder in gc.get_referrers(*self._unknown_closures):
-                if isinstance(holder, types.FunctionType):
-                    self.add_function(holder)
+            found += gc.get_referrers(*self._unknown_closures)
+        for function in found:
+            if isinstance(function, types.FunctionType) and id(function) not in self._young:
+                self.add_function(function)
 
     def finish(self) -> tuple[Guards, list[tuple[Any, str, Any, Any]]]:
         """Returns the guards, and (object, name, before, after) of changed attributes."""
@@ -306,6 +326,8 @@ class GuardCollector:
                 self._add(guards, changed, visit.owner, visit, key, before, after)
             if isinstance(visit.keep, _CONTAINERS) and self._is_named(visit.keep):
                 guards.lengths.append((visit.keep, len(visit.keep)))
+                if isinstance(visit.keep, dict) and visit.space is visit.keep:
+                    guards.contents.append(Contents(visit.keep, tuple))  # the order of its keys
         if not self._names.isdisjoint(_ENVIRONMENT):
             self._contents[id(os.environ)] = self._environment
             outside.add(id(os.environ))
@@ -313,14 +335,21 @@ class GuardCollector:
         for space, before in self._globals.values():
             visit = _Visit("global", space, before, space)
             for name in self._global_names[id(space)]:
-                if name in before:
-                    after = space.get(name, MISSING)
-                    self._add(guards, changed, "global", visit, name, before[name], after)
+                then, after = before.get(name, MISSING), space.get(name, MISSING)
+                self._add(guards, changed, "global", visit, name, then, after)
         return guards, changed
 
     def generators(self) -> list[torch.Generator]:
         """The torch generators that others can reach, too."""
         return [value for key, value in self._generators.items() if key in self.outside]
+
+    def advanced_generators(self) -> list[str]:
+        """Kinds of the host's random generators that were drawn from, for others to see."""
+        return [
+            type(value).__name__
+            for value, before in self._random.values()
+            if id(value) in self.outside and generator_state(value) != before
+        ]
 
     def iterators(self) -> list[str]:
         """Kinds of the iterators that the function can have advanced for others to see."""
@@ -359,7 +388,7 @@ class GuardCollector:
 
     def _is_named(self, container: Any) -> bool:
         names = self._called.get(id(container), set())
-        return "" in names or not names.isdisjoint(self._names)
+        return self._is_computing or "" in names or not names.isdisjoint(self._names)
 
     def _reachable(self) -> set[int]:
         """Ids of the objects that the outside can reach: through arguments, globals, closures."""
@@ -377,8 +406,10 @@ class GuardCollector:
                 stack += vars(value).values() if isinstance(value, torch.Tensor) else ()
             elif isinstance(value, (list, tuple, set, frozenset, collections.deque)):
                 stack += value
+                stack += _own_of_subclass(value, seen)
             elif isinstance(value, dict):
                 stack += value.values()
+                stack += _own_of_subclass(value, seen)
             elif (parts := parts_of(value)) is not None:
                 stack += parts
             elif is_namespace(value):
@@ -411,16 +442,17 @@ class GuardCollector:
             yield key, before.get(key, MISSING), space.get(key, MISSING)
         if is_object and isinstance(space, dict) and not isinstance(visit.keep, type):
             # An attribute of the class may be hidden by one of the object's later.
-            for key in class_values(visit.keep) & self._names - {*before, *space}:
+            hidden = class_values(visit.keep) & self._names
+            if isinstance(visit.keep, torch.nn.Module):
+                hidden.add("forward")
+            for key in (hidden | self._looked_up) - {*before, *space}:
                 yield key, MISSING, MISSING
 
     def _is_read(self, visit: _Visit, key: str) -> bool:
         """Whether a value may be read by a name that no code holds."""
         if visit.all_names:
             return True
-        if isinstance(visit.keep, (type, types.ModuleType)) or self._names.isdisjoint(_COMPUTED):
-            return False
-        return is_scalar(visit.space.get(key, MISSING))
+        return self._is_computing and not isinstance(visit.keep, (type, types.ModuleType))
 
     def _add(
         self,
@@ -448,6 +480,24 @@ class GuardCollector:
             return  # a method or property of a library, which nobody exchanges
         elif not isinstance(after, types.ModuleType) and not _is_installed_code(visit, after):
             guards.objects.append(guard)
+
+
+def _is_named_tuple(frame: types.FrameType) -> bool:
+    """Whether a call is of code that `collections.namedtuple` made."""
+    if frame.f_code.co_filename != "<string>":
+        return False
+    return str(frame.f_globals.get("__name__", "")).startswith("namedtuple_")
+
+
+def _own_of_subclass(container: Any, seen: set[int]) -> list[Any]:
+    """What attributes of a container and its classes hold, where it is of a class of the user's."""
+    if type(container) in (tuple, frozenset, *_CONTAINERS):
+        return []
+    held = []
+    for holder, space in spaces_of(container):
+        seen.add(id(holder))
+        held += [space[name] for name in space]
+    return held
 
 
 def _environment(environment: Any) -> tuple[bytes, ...]:

@@ -3,27 +3,30 @@
 torch's generators advance in a replay as they would eagerly, but nobody seeds them again: a
 function that does is refused. Those of Python and NumPy do not advance, since no Python runs: a
 function that draws from one while it is recorded is refused, and so is one that reads a clock.
-Generators are found where the function's objects, closures and globals hold them.
+Generators of the program's own are found by the collector of guards.
 """
 
 from __future__ import annotations
 
+import datetime
 import inspect
 import os
 import random
 import time
-import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from kscheduler import _core
-from kscheduler.intercept.user_line import is_library
-from kscheduler.spaces import is_array, is_foreign, spaces_of
 
-__all__ = ["HostState"]
+__all__ = ["DRAWS", "HOST_GENERATORS", "HostState", "generator_state"]
+
+DRAWS = (
+    "the function draws from a random generator of Python or NumPy, which a replay would not "
+    "advance; draw with torch (torch.rand, torch.Generator), or use strategy='stream'"
+)
 
 _CLOCKS = [
     time.time,
@@ -38,6 +41,7 @@ _CLOCKS = [
     random.getrandbits,
 ]
 _SEEDING_METHODS = ["manual_seed", "seed", "set_state", "set_offset", "graphsafe_set_state"]
+_DATE_METHODS = ["now", "utcnow", "today"]
 _SEEDING_FUNCTIONS = (
     torch.manual_seed,
     torch.seed,
@@ -45,38 +49,41 @@ _SEEDING_FUNCTIONS = (
     torch.random.fork_rng,
 )
 _SEEDING_CODES = {inspect.unwrap(f).__code__: f"torch.{f.__name__}" for f in _SEEDING_FUNCTIONS}
-_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
-_DEPTH = 6
+HOST_GENERATORS = (
+    random.Random,
+    np.random.Generator,
+    np.random.RandomState,
+    np.random.BitGenerator,
+)
 
 
 class HostState:
     """Within the block, what the host draws or reads from a clock is told to `refuse`.
 
     Args:
-        roots: The function's arguments, its object and what its closure and globals hold.
         refuse: Takes one sentence; may raise.
     """
 
-    def __init__(self, roots: Iterable[Any], refuse: Callable[[str], None]) -> None:
+    def __init__(self, refuse: Callable[[str], None]) -> None:
         self._refuse = refuse
-        self._generators = list(_find_generators(roots))
         self._before: list[str] = []
 
     def __enter__(self) -> HostState:
         self._before = self._states()
         _core.set_watched_calls(
-            _CLOCKS, self._on_call, list(_SEEDING_CODES), torch.Generator, _SEEDING_METHODS
+            _CLOCKS,
+            self._on_call,
+            list(_SEEDING_CODES),
+            torch.Generator,
+            [*_SEEDING_METHODS, *_DATE_METHODS],
+            [datetime.datetime, datetime.date],
         )
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         _core.set_watched_calls([], None)
         if error is None and self._states() != self._before:
-            self._refuse(
-                "the function draws from a random generator of Python or NumPy, which a replay "
-                "would not advance; draw with torch (torch.rand, torch.Generator), or use "
-                "strategy='stream'"
-            )
+            self._refuse(DRAWS)
 
     def _on_call(self, function: Any) -> None:
         if function in _SEEDING_CODES or isinstance(
@@ -95,11 +102,11 @@ class HostState:
         )
 
     def _states(self) -> list[str]:
-        states = [repr(random.getstate()), _numpy_state(np.random.get_state(legacy=False))]
-        return states + [_state(generator) for generator in self._generators]
+        return [repr(random.getstate()), _numpy_state(np.random.get_state(legacy=False))]
 
 
-def _state(generator: Any) -> str:
+def generator_state(generator: Any) -> str:
+    """The state of a random generator of Python or NumPy, as text that can be compared."""
     if isinstance(generator, random.Random):
         return repr(generator.getstate())
     if isinstance(generator, np.random.Generator):
@@ -113,31 +120,3 @@ def _numpy_state(value: Any) -> str:
     if isinstance(value, dict):
         return "".join(f"{key}:{_numpy_state(item)};" for key, item in value.items())
     return value.tobytes().hex() if isinstance(value, np.ndarray) else repr(value)
-
-
-def _find_generators(roots: Iterable[Any]) -> Iterable[Any]:
-    """Generators reachable from the roots through attributes and containers."""
-    seen: set[int] = set()
-    stack = [(root, 0) for root in roots]
-    while stack:
-        value, depth = stack.pop()
-        if id(value) in seen or depth > _DEPTH:
-            continue
-        seen.add(id(value))
-        if isinstance(value, _GENERATORS):
-            yield value
-        elif isinstance(value, (list, tuple, set)):
-            stack += [(item, depth + 1) for item in value]
-        elif isinstance(value, dict):
-            stack += [(item, depth + 1) for item in value.values()]
-        elif isinstance(value, types.ModuleType):
-            if not is_library(getattr(value, "__file__", None) or "<frozen"):
-                stack += [
-                    (v, depth + 1) for v in vars(value).values() if isinstance(v, _GENERATORS)
-                ]
-        elif not isinstance(value, (str, bytes, int, float, type)) and not is_array(value):
-            if is_foreign(value):
-                continue
-            for holder, space in spaces_of(value):
-                if holder is value:
-                    stack += [(item, depth + 1) for item in dict(space).values()]

@@ -29,6 +29,7 @@ class Input:
         index: Position among the flattened arguments.
         recorded: Its bytes in the recording.
         patches: Where native calls hold a pointer into it: (node, offset in the blob, distance).
+        conditions: Loops and branches that test an element of it: (node, distance).
         current: The address that the native calls hold now.
         others: Disjoint ranges that the program uses otherwise (starts, ends), made on demand.
         is_fixed: Whether the program also reaches its memory otherwise (a global, an attribute), so
@@ -38,6 +39,7 @@ class Input:
     index: int
     recorded: Access
     patches: list[tuple[int, int, int]] = field(default_factory=list)
+    conditions: list[tuple[int, int]] = field(default_factory=list)
     current: int = 0
     others: tuple[list[int], list[int]] | None = None
     is_fixed: bool = False
@@ -83,6 +85,7 @@ class Program:
             else:
                 add = self._replay.add_loop if step.kind == "loop" else self._replay.add_branch
                 node = add(step.condition, parent, side)
+                self._find_condition(node, step.condition)
                 offset = 0
                 for which, body in enumerate(step.bodies):
                     inner = task.body[offset : offset + len(body)]
@@ -112,6 +115,12 @@ class Program:
             ):
                 given.patches.append((node, -1, 0))
 
+    def _find_condition(self, node: int, address: int) -> None:
+        """Notes which input a loop or branch tests."""
+        for given in self._inputs:
+            if given.recorded.start <= address < given.recorded.end:
+                given.conditions.append((node, address - given.recorded.start))
+
     def rebind(self, pointers: Sequence[int]) -> None:
         """Points the program at other input arrays. Raises StaleArgument where it cannot."""
         for given, pointer in zip(self._inputs, pointers, strict=True):
@@ -132,6 +141,8 @@ class Program:
                 raise StaleArgument(f"argument {given.index} is copied by address; keep its array")
             for node, offset, distance in given.patches:
                 self._replay.patch(node, offset, pointer + distance)
+            for node, distance in given.conditions:
+                self._replay.set_condition(node, pointer + distance)
             given.current = pointer
 
     def _is_used(self, given: Input, start: int, end: int) -> bool:

@@ -331,6 +331,7 @@ class RecordSink(TaskSink):
 
 
 _REFUSALS = {
+    "mode_sensitive": "a torch.linalg function that takes another way while it is watched",
     "unknown_access": "an operation whose memory cannot be listed",
     "mesh_or_bvh": "building, refitting or freeing a mesh, BVH, hash grid, volume or texture",
     "unlisted_core_call": "a Warp core function that is not known to be safe",

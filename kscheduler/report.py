@@ -29,6 +29,8 @@ FENCE_REASONS = {
     "host_visible": "the host can see this memory (numpy, dlpack), so its tasks ran in place",
     "loop_condition": "a loop's condition was read before its next iteration",
     "mesh_or_bvh": "a mesh, BVH, hash grid, volume or texture was built, refitted or freed",
+    "mode_sensitive": "a torch.linalg function takes another way while it is watched, so it ran "
+    "unwatched",
     "modes_disabled": "torch ops ran with dispatch modes switched off, out of the window's sight",
     "op_below_mode": "an op ran below a dispatch mode of the program's, out of the window's sight",
     "program_order": "a part that keeps program order began: a recorded function, an audit or a "
@@ -50,8 +52,8 @@ class Report:
     Attributes:
         strategy: The strategy that ran, also where ``"auto"`` picked it.
         streams: Streams that tasks could run on.
-        tasks: Intercepted launches and ops; a recorded loop is one. Torch ops that ran while nothing
-            was in flight are not among them: nothing had to be looked at.
+        tasks: Intercepted launches and ops; a recorded loop is one. Torch ops that ran while
+            nothing was in flight are not among them: nothing had to be looked at.
         edges: Pairs of tasks in order, those implied by others left out.
         levels: Length in tasks of the longest chain of edges.
         width_mean: Tasks per level.

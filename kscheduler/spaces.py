@@ -10,6 +10,7 @@ import array
 import collections
 import collections.abc
 import ctypes
+import dis
 import functools
 import opcode
 import sys
@@ -41,7 +42,10 @@ __all__ = [
     "is_iterator",
     "is_namespace",
     "is_torch_object",
+    "looked_up_names",
+    "own_dict",
     "parts_of",
+    "reads_by_computed_name",
     "spaces_of",
 ]
 
@@ -125,6 +129,15 @@ _MAX_BYTES = 1 << 24  # of a NumPy array that is compared
 _C_VALUES = (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)
 
 
+def own_dict(value: Any) -> dict[str, Any]:
+    """The attributes of an object itself; empty if it has none. Runs no code of the user's."""
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return own if isinstance(own, dict) else {}
+
+
 def contents_of(value: Any) -> Callable[[Any], Any] | None:
     """What takes a snapshot of a value that is compared as a whole; None for other values."""
     if isinstance(value, np.ndarray):
@@ -133,7 +146,7 @@ def contents_of(value: Any) -> Callable[[Any], Any] | None:
         return (lambda v: tuple(v.flat)) if value.dtype.hasobject else np.ndarray.tobytes
     if isinstance(value, (*_C_VALUES, bytearray, array.array)):
         return bytes
-    if isinstance(getattr(value, "_ctype", None), ctypes.Structure):  # an instance of a wp.struct
+    if isinstance(own_dict(value).get("_ctype"), ctypes.Structure):  # an instance of a wp.struct
         return lambda v: bytes(v._ctype)
     if isinstance(value, (list, dict, set, collections.deque)) and len(value) > MANY_ITEMS:
         return (lambda v: (*v, *v.values())) if isinstance(value, dict) else tuple
@@ -208,6 +221,50 @@ def global_names(code: types.CodeType) -> set[str]:
     return names
 
 
+_LOOKUPS = frozenset(("getattr", "hasattr"))
+_READERS = frozenset(
+    ("vars", "__dict__", "attrgetter", "__getattribute__", "asdict", "astuple", "fields")
+)
+_COMPUTING = frozenset(("FORMAT_VALUE", "FORMAT_SIMPLE", "BUILD_STRING", "BINARY_OP"))
+
+
+def reads_by_computed_name(code: types.CodeType) -> bool:
+    """Whether code may read attributes whose names do not stand in it."""
+    if not _READERS.isdisjoint(code.co_names):
+        return True
+    if _LOOKUPS.isdisjoint(code.co_names):
+        return False
+    instructions = list(dis.get_instructions(code))
+    return any(
+        instruction.argval in _LOOKUPS and not _is_constant_lookup(instructions[index + 1 :])
+        for index, instruction in enumerate(instructions)
+        if instruction.opname.startswith("LOAD_")
+    )
+
+
+def _is_constant_lookup(following: list[dis.Instruction]) -> bool:
+    """Whether the arguments of a call that begins here are an object and a name."""
+    has_name = False
+    previous = None
+    for instruction in following:
+        is_of_text = previous is not None and instruction.opname in ("LOAD_METHOD", "LOAD_ATTR")
+        if instruction.opname in _COMPUTING or is_of_text:
+            return False
+        if instruction.opname.startswith("CALL"):
+            return has_name
+        is_text = instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, str)
+        previous = instruction if is_text else None
+        has_name = has_name or is_text
+    return False
+
+
+def looked_up_names(code: types.CodeType) -> set[str]:
+    """Names that code asks for with `getattr` or `hasattr`, and that need not be there."""
+    if _LOOKUPS.isdisjoint(code.co_names):
+        return set()
+    return {held for held in code.co_consts if isinstance(held, str) and held.isidentifier()}
+
+
 def imported_modules(code: types.CodeType, space: dict[str, Any]) -> list[types.ModuleType]:
     """The user's modules that code imports itself, as far as they are loaded."""
     if _IMPORT_NAME not in code.co_code[::2]:
@@ -224,8 +281,8 @@ def imported_modules(code: types.CodeType, space: dict[str, Any]) -> list[types.
 
 def spaces_of(value: Any) -> Iterator[tuple[Any, Any]]:
     """(holder, mapping) of an object's attributes: its dict, its classes, its slots."""
-    own = getattr(value, "__dict__", None)
-    if isinstance(own, dict):
+    own = own_dict(value)
+    if own or not isinstance(value, type):
         yield value, own
     if isinstance(value, types.ModuleType):
         return
@@ -247,13 +304,13 @@ def _mangled(name: str, cls: type) -> str:
 
 
 def class_values(value: Any) -> set[str]:
-    """Names of plain values among the attributes of an object's classes."""
+    """Names of the attributes of an object's classes, which one of its own would hide."""
     return {
         name
         for holder, space in spaces_of(value)
         if isinstance(holder, type)
-        for name, held in space.items()
-        if not (name.startswith("__") or callable(held) or hasattr(held, "__get__"))
+        for name in space
+        if not name.startswith("__")
     }
 
 

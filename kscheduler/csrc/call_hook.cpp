@@ -24,14 +24,15 @@ struct Watched {
   py::object function;
   std::unordered_set<PyObject*> callables;
   std::unordered_set<PyObject*> codes;
-  PyTypeObject* type = nullptr;  // whose methods these are:
+  PyTypeObject* type = nullptr;  // of the objects whose methods these are:
   std::unordered_set<std::string> methods;
+  std::unordered_set<PyObject*> owners;  // or whose methods of themselves: classes
 
   bool wants(PyObject* called) const {
     if (callables.count(called) != 0) return true;
     if (type == nullptr || !PyCFunction_Check(called)) return false;
     PyObject* self = PyCFunction_GET_SELF(called);
-    if (self == nullptr || Py_TYPE(self) != type) return false;
+    if (self == nullptr || (Py_TYPE(self) != type && owners.count(self) == 0)) return false;
     return methods.count(reinterpret_cast<PyCFunctionObject*>(called)->m_ml->ml_name) != 0;
   }
 };
@@ -112,16 +113,19 @@ void bind_call_hook(py::module_& m) {
   // Empty callables: watch nothing. All that is passed has to outlive the watch.
   m.def("set_watched_calls",
         [](const py::list& callables, const py::object& function, const py::list& codes,
-           const py::object& type, const std::vector<std::string>& methods) {
+           const py::object& type, const std::vector<std::string>& methods,
+           const py::list& owners) {
           delete t_watched;
           t_watched = nullptr;
           if (callables.empty()) return;
-          t_watched = new Watched{function, {}, {}, nullptr, {}};
+          t_watched = new Watched{function, {}, {}, nullptr, {}, {}};
+          for (py::handle owner : owners) t_watched->owners.insert(owner.ptr());
           for (py::handle callable : callables) t_watched->callables.insert(callable.ptr());
           for (py::handle code : codes) t_watched->codes.insert(code.ptr());
           if (!type.is_none()) t_watched->type = reinterpret_cast<PyTypeObject*>(type.ptr());
           t_watched->methods.insert(methods.begin(), methods.end());
         },
         py::arg("callables"), py::arg("function"), py::arg("codes") = py::list(),
-        py::arg("type") = py::none(), py::arg("methods") = std::vector<std::string>());
+        py::arg("type") = py::none(), py::arg("methods") = std::vector<std::string>(),
+        py::arg("owners") = py::list());
 }

@@ -38,6 +38,8 @@ class Replay final : public Team {
   uint32_t add_call(Call call, int parent, int side);
   uint32_t add_loop(const int32_t* condition, int parent, int side);
   uint32_t add_branch(const int32_t* condition, int parent, int side);
+  // What a loop or branch tests from the next replay on.
+  void set_condition(uint32_t node, const int32_t* condition) { nodes_[node].condition = condition; }
   uint32_t add_host();
   void add_edge(uint32_t before, uint32_t after);
   // Orders ready nodes by the longest path to the end, from the durations measured so far.

@@ -49,6 +49,10 @@ void bind_replay(py::module_& m) {
       .def("add_host", &Replay::add_host)
       .def("add_edge", &Replay::add_edge)
       .def("rank", &Replay::rank)
+      .def("set_condition",
+           [](Replay& self, uint32_t node, uint64_t condition) {
+             self.set_condition(node, as_condition(condition));
+           })
       .def("begin", &Replay::begin)
       .def("advance", &Replay::advance, py::call_guard<py::gil_scoped_release>())
       .def("complete_host", &Replay::complete_host)

@@ -31,7 +31,7 @@ from warp._src import dlpack as warp_dlpack
 from kscheduler.access import READ, READ_WRITE, Access, strided_access
 from kscheduler.intercept.patches import ABSENT, PatchSet
 from kscheduler.intercept.torch_access import storage_access, tensor_access
-from kscheduler.intercept.torch_ops import unwatched_mode_stack
+from kscheduler.intercept.torch_ops import out_of_sight, unwatched_mode_stack
 
 __all__ = ["HostReads", "HostSink", "unreported"]
 
@@ -59,6 +59,8 @@ _TENSOR_EXPORTS = (
     "untyped_storage",
     "share_memory_",
 )
+# Composites that ask whether a dispatch mode is on, and then take another way to other last bits.
+_MODE_SENSITIVE = ("cond", "eigvals", "eigvalsh", "matrix_norm", "matrix_rank", "norm", "svdvals")
 _TENSOR_UPDATES = ("apply_", "map_", "map2_")
 # Functions that look into tensor arguments in C++, before any op is dispatched.
 _READERS_OF_ARGUMENTS = (
@@ -75,6 +77,9 @@ _WRAPPERS = frozenset(("warp._src.torch", "warp._src.dlpack", "torch.utils.dlpac
 
 class HostSink(Protocol):
     """What is told of host accesses; a window implements it."""
+
+    def fence(self, reason: str) -> None:
+        """Finish everything."""
 
     def host_read(self, access: Access | None, what: str, exported: bool = False) -> None:
         """Wait until the host may look at `access` (None: at anything).
@@ -257,6 +262,21 @@ def _exporting_argument(name: str, original: Any) -> Any:
     return function
 
 
+def _unwatched(name: str, original: Any) -> Any:
+    """`original`, behind everything in flight and out of sight of any dispatch mode."""
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        sink = _current.sink
+        if sink is None:
+            return original(*args, **kwargs)
+        sink.fence("mode_sensitive")
+        with out_of_sight():
+            return original(*args, **kwargs)
+
+    return function
+
+
 def _swapping(original: Any) -> Any:
     @functools.wraps(original)
     def swap(*tensors: Any) -> Any:
@@ -344,6 +364,11 @@ def _function_replacements() -> Iterator[tuple[Any, str, Any]]:
     ):
         if hasattr(holder, name):
             yield holder, name, _exporting_argument(name, getattr(holder, name))
+    core: Any = torch._C
+    for name in _MODE_SENSITIVE:
+        for holder, held in ((torch.linalg, name), (core._linalg, f"linalg_{name}")):
+            if hasattr(holder, held):
+                yield holder, held, _unwatched(f"torch.linalg.{name}", getattr(holder, held))
     for name in ("from_numpy", "frombuffer", "as_tensor", "asarray"):
         yield torch, name, _importing(name, getattr(torch, name))
     if hasattr(torch._C, "_swap_tensor_impl"):

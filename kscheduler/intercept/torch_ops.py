@@ -31,7 +31,7 @@ from kscheduler.errors import WindowError
 from kscheduler.intercept.patches import PatchSet
 from kscheduler.intercept.torch_access import is_trusted
 
-__all__ = ["TorchInterceptor", "TorchSink", "unwatched_mode_stack"]
+__all__ = ["TorchInterceptor", "TorchSink", "out_of_sight", "unwatched_mode_stack"]
 
 _PYTHON = torch._C.DispatchKey.Python
 _SNAPSHOT = torch._C.DispatchKey.PythonTLSSnapshot
@@ -304,6 +304,18 @@ def _is_native(func: Any) -> bool:
 def _overrides(types: Any) -> bool:
     """Whether a tensor subclass among the arguments runs the op itself."""
     return any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types)
+
+
+@contextmanager
+def out_of_sight() -> Iterator[None]:
+    """Takes our modes away in this block, where they are the only ones; nothing is in flight."""
+    interceptor = _current.interceptor
+    is_away = interceptor is not None and interceptor.suspend()
+    try:
+        yield
+    finally:
+        if interceptor is not None and is_away:
+            interceptor.resume()
 
 
 @contextmanager

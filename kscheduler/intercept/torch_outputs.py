@@ -97,5 +97,5 @@ class Outputs:
             return copy
         if tensor.dtype is not base.dtype:
             return tensor.clone()
-        skip = int(tensor.storage_offset() - base.storage_offset())
+        skip = (tensor.data_ptr() - base.data_ptr()) // base.element_size()  # maybe no view of it
         return as_strided_like(copy, tensor.size(), tensor.stride(), skip)

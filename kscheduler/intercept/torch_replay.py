@@ -194,6 +194,13 @@ class TorchTape:
         constants = [tensor for tensor, _ in self._table.constants.values()]
         return [tensor_access(tensor, READ_WRITE) for tensor in constants if has_memory(tensor)]
 
+    def watch(self, tensor: Tensor) -> None:
+        """Makes a replay stale once this tensor, which the program can read, has changed its look.
+
+        Its memory, shape, strides and `requires_grad` count, its contents do not.
+        """
+        self._table.watch(tensor)
+
     @property
     def generators(self) -> list[torch.Generator]:
         """The generators that recorded ops draw from, besides the default one."""

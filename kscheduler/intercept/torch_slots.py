@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kscheduler.access import WRITE
 from kscheduler.errors import NotReplayable, StaleArgument
-from kscheduler.intercept.torch_access import tensor_access
+from kscheduler.intercept.torch_access import storage_access, tensor_access
 from kscheduler.intercept.user_line import user_line
 
 __all__ = [
@@ -79,10 +79,12 @@ class SlotTable:
     def __init__(self) -> None:
         self.slots: list[Slot] = []
         self.constants: dict[int, tuple[Tensor, int]] = {}
+        self._watched: dict[int, tuple[Tensor, tuple, bool]] = {}
         self._constant_storages: set[int] = set()
         self._by_id: dict[int, int] = {}
         self._by_geometry: dict[tuple, int] = {}
         self._owners: dict[int, int] = {}
+        self._made: list[tuple[int, int, int]] = []  # bytes of results, and their slots
 
     def add(self, kind: str, tensor: Tensor) -> Ref:
         """A new slot for a tensor."""
@@ -91,6 +93,9 @@ class SlotTable:
         if has_memory(tensor):
             key = _storage_key(tensor)
             owner = self._owners.get(key, slot) if kind is VIEW else slot
+            if kind is RESULT and tensor.numel():
+                storage = storage_access(tensor, WRITE)
+                self._made.append((storage.start, storage.end, slot))
             self._owners[key] = owner
             self._by_geometry[_geometry(tensor)] = slot
         self._by_id[id(tensor)] = slot
@@ -107,6 +112,9 @@ class SlotTable:
         slot = self._by_id.get(id(tensor))
         if slot is None and has_memory(tensor):
             if not self.is_recorded_memory(tensor):
+                maker = self._maker(tensor)
+                if maker is not None:
+                    return self._add_foreign_view(tensor, maker)
                 self.add_constant(tensor)
                 return None
             slot = self._by_geometry.get(_geometry(tensor))
@@ -120,6 +128,28 @@ class SlotTable:
                     )
                 return self.add_strided_view(tensor)
         return None if slot is None else Ref(slot)
+
+    def _maker(self, tensor: Tensor) -> int | None:
+        """The result in whose memory a tensor lies that came back from another framework."""
+        address = _data_ptr(tensor) if tensor.numel() else 0
+        for start, end, slot in self._made:
+            if start <= address < end:
+                return slot
+        return None
+
+    def _add_foreign_view(self, tensor: Tensor, owner: int) -> Ref:
+        base = self.slots[owner].tensor
+        skip, rest = divmod(_data_ptr(tensor) - _data_ptr(base), base.element_size())
+        if rest or base.dtype is not tensor.dtype:
+            raise NotReplayable(
+                f"a tensor of {tensor.dtype} at {user_line()} lies in the memory of a result of "
+                f"{base.dtype}, seen through another framework; convert it with torch instead"
+            )
+        self._owners[_storage_key(tensor)] = owner
+        args = (Ref(owner), tensor.size(), tensor.stride(), skip)
+        slot = self.add(VIEW, tensor)
+        self.slots[slot].call = Call(as_strided_like, args, {}, slot)
+        return slot
 
     def add_strided_view(self, tensor: Tensor) -> Ref:
         """A slot for a view that is described by its geometry alone."""
@@ -136,6 +166,11 @@ class SlotTable:
         if id(tensor) not in self.constants:
             self.constants[id(tensor)] = (tensor, _data_ptr(tensor))
             self._constant_storages.add(_storage_key(tensor))
+            self._watched[id(tensor)] = (tensor, _look(tensor, False), False)
+
+    def watch(self, tensor: Tensor) -> None:
+        """Let a replay be stale once the tensor has other memory, or another shape."""
+        self._watched[id(tensor)] = (tensor, _look(tensor, True), True)
 
     def is_recorded_memory(self, tensor: Tensor) -> bool:
         """Whether a tensor lies in the memory of an input or result."""
@@ -167,12 +202,13 @@ class SlotTable:
         return value
 
     def check_constants(self) -> None:
-        """Raise `StaleArgument` if a constant has got other memory since it was recorded."""
-        for tensor, address in self.constants.values():
-            if _data_ptr(tensor) != address:
+        """Raise `StaleArgument` if a watched tensor is not what it was when it was recorded."""
+        for tensor, look, with_grad in self._watched.values():
+            if _look(tensor, with_grad) != look:
                 raise StaleArgument(
                     f"a tensor of shape {tuple(tensor.shape)} that the recorded function uses has "
-                    "other memory now (.data = ..., set_ or resize_); record again"
+                    "other memory or another shape now (.data = ..., set_, resize_, t_), or "
+                    "requires grad otherwise; record again"
                 )
 
 
@@ -183,7 +219,7 @@ def as_strided_like(base: Tensor, shape: Sequence[int], strides: Sequence[int], 
 
 def has_memory(tensor: Tensor) -> bool:
     """Whether a tensor is a plain piece of one storage."""
-    return tensor.layout is torch.strided and not tensor.is_nested
+    return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -216,6 +252,14 @@ def shared_bytes(
             if is_own[index] or is_own[later]:
                 return min(position, spans[later][2]), max(position, spans[later][2])
     return None
+
+
+def _look(tensor: Tensor, with_grad: bool) -> tuple:
+    """What a recording takes for granted of a tensor that is used where it lies."""
+    requires_grad = with_grad and tensor.requires_grad
+    if not has_memory(tensor):
+        return (requires_grad,)
+    return _data_ptr(tensor), tensor.size(), tensor.stride(), requires_grad
 
 
 def _storage_key(tensor: Tensor) -> int:

@@ -60,6 +60,8 @@ class Row:
         first_call_s: Preparation and first call; for `serial` it includes loading, and if need be
             compiling, the kernels that all strategies share.
         speedup_vs_serial: Median of `serial` over the median of this row.
+        speedup_vs_warp_graph: Median of `warp-graph` on the same case, worlds and loop over the
+            median of this row; null where that was not measured.
         bitwise_equal: Whether every array of the simulation and the environment and the outputs of
             the last step equal those of `serial`; null for compiled arms, see `max_error`.
         max_error: Largest absolute difference in outputs and state, for compiled arms.
@@ -90,6 +92,7 @@ class Row:
     ms_p80: float | None = None
     first_call_s: float | None = None
     speedup_vs_serial: float | None = None
+    speedup_vs_warp_graph: float | None = None
     bitwise_equal: bool | None = None
     tasks: int | None = None
     edges: int | None = None
@@ -118,6 +121,11 @@ class Row:
     overflow: bool = False
     error: str | None = None
 
+    @property
+    def group(self) -> tuple[str, int, bool]:
+        """What this row shares with those that it was measured against."""
+        return self.case, self.worlds, self.graph_conditional
+
 
 @dataclass
 class Comparison:
@@ -126,8 +134,16 @@ class Comparison:
     machine: Machine
     rows: list[Row]
 
+    def relate(self) -> None:
+        """Fills what rows say of other rows: `speedup_vs_warp_graph`."""
+        medians = {row.group: row.ms_p50 for row in self.rows if row.strategy == "warp-graph"}
+        for row in self.rows:
+            base = medians.get(row.group)
+            row.speedup_vs_warp_graph = base / row.ms_p50 if base and row.ms_p50 else None
+
     def to_json(self) -> str:
         """The documented JSON, indented."""
+        self.relate()
         return json.dumps(asdict(self), indent=2)
 
     def write(self, path: Path) -> None:

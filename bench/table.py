@@ -22,6 +22,7 @@ _COLUMNS: tuple[Column, ...] = (
     ("ms p50", "right", lambda row: _number(row.ms_p50, "{:.2f}")),
     ("p20-p80", "right", lambda row: _range(row)),
     ("speedup", "right", lambda row: _number(row.speedup_vs_serial, "{:.2f}x")),
+    ("vs warp-graph", "right", lambda row: _number(row.speedup_vs_warp_graph, "{:.2f}x")),
     ("equal", "left", lambda row: _equality(row)),
     ("first s", "right", lambda row: _number(row.first_call_s, "{:.2f}")),
     ("tasks", "right", lambda row: _number(row.tasks, "{}")),
@@ -32,6 +33,7 @@ _COLUMNS: tuple[Column, ...] = (
     ("note", "left", lambda row: _note(row)),
 )
 
+_FOLDED = ("case", "strategy", "note")  # where even that is not enough; numbers stay whole
 _DROPPED_FIRST = ("edges", "levels", "path ms", "first s", "tasks", "p20-p80", "bound", "loop")
 
 
@@ -42,6 +44,7 @@ def show(comparison: Comparison, console: Console) -> None:
         comparison: What to print; rows may be missing after an interruption.
         console: Where; decides whether colours and lines make sense.
     """
+    comparison.relate()
     machine = comparison.machine
     versions = ", ".join(f"{name} {number}" for name, number in machine.versions.items())
     heading = (
@@ -62,10 +65,13 @@ def show(comparison: Comparison, console: Console) -> None:
 def legend() -> list[str]:
     """What the columns mean."""
     return [
-        "speedup: over serial · equal: every array bit for bit that of serial, or, for compiled "
-        "code, its largest error",
+        "speedup: over serial, much of it launch cost that any graph removes · vs warp-graph: "
+        "over Warp's own CPU graph, which runs one kernel after the other",
+        "equal: every array bit for bit that of serial, or, for compiled code, its largest error",
         "levels, path ms: the longest chain of dependent tasks, counted and by kernel time · "
-        "bound: what the graph allows over one stream",
+        "bound: what the graph allows over one stream, of kernel time",
+        "noisy: ran beside other processes; a second stream gains nothing while its core is "
+        "taken, so run again when the machine is idle",
     ]
 
 
@@ -106,13 +112,12 @@ def _rich_table(rows: Sequence[Row], width: int) -> Table:
     columns = _fitting_columns(rows, width)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title, justify, _ in columns:
-        table.add_column(title, justify=justify, no_wrap=title != "note", overflow="fold")
+        table.add_column(title, justify=justify, no_wrap=title not in _FOLDED, overflow="fold")
     previous = None
     for row in rows:
-        group = (row.case, row.worlds, row.graph_conditional)
-        if previous not in (None, group):
+        if previous not in (None, row.group):
             table.add_section()
-        previous = group
+        previous = row.group
         wrong = row.error is not None or row.bitwise_equal is False
         table.add_row(*(read(row) for _, _, read in columns), style="red" if wrong else None)
     return table

@@ -13,7 +13,16 @@ order. Importing this package patches nothing and starts no thread.
 """
 
 from kscheduler.audit import audit
-from kscheduler.errors import Error, NotReplayable, StaleArgument, WindowError
+from kscheduler.errors import (
+    Error,
+    InvalidOption,
+    MixedDevices,
+    NotReplayable,
+    StaleArgument,
+    UndeclaredAccess,
+    UnsupportedVersion,
+    WindowError,
+)
 from kscheduler.opaque import kernel
 from kscheduler.report import Report
 from kscheduler.verify import verify
@@ -21,9 +30,13 @@ from kscheduler.window import window
 
 __all__ = [
     "Error",
+    "InvalidOption",
+    "MixedDevices",
     "NotReplayable",
     "Report",
     "StaleArgument",
+    "UndeclaredAccess",
+    "UnsupportedVersion",
     "WindowError",
     "audit",
     "kernel",

@@ -35,7 +35,11 @@ class MixedDevices(Error, RuntimeError):
 
 
 class NotReplayable(Error, RuntimeError):
-    """The recorded function does something that a replay could not repeat, such as a host read."""
+    """The recorded function does something that a replay could not repeat, such as a host read.
+
+    It is raised while the function runs, or after: the call has run up to there and its effects
+    stay. Run it again only if that is right, for example after putting the state back.
+    """
 
 
 class StaleArgument(Error, RuntimeError):

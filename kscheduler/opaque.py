@@ -34,10 +34,13 @@ __all__ = ["kernel"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def kernel(*, reads: Iterable[str] = (), writes: Iterable[str] = ()) -> Callable[[F], F]:
+def kernel(
+    *misplaced: object, reads: Iterable[str] = (), writes: Iterable[str] = ()
+) -> Callable[[F], F]:
     """Declares which array arguments a callable reads and writes.
 
     Args:
+        *misplaced: Nothing; a decorator without brackets puts its function here.
         reads: Names of parameters whose arrays are read.
         writes: Names of parameters whose arrays are written. A name in both is read and written.
             An array passed for any other parameter counts as read and written. An object that
@@ -47,10 +50,15 @@ def kernel(*, reads: Iterable[str] = (), writes: Iterable[str] = ()) -> Callable
         A decorator; the decorated callable is called as before.
 
     Raises:
-        InvalidOption: A name is not a parameter of the callable.
+        InvalidOption: A name is not a parameter of the callable, or no declaration is given.
 
     The declaration is trusted. `kscheduler.audit` finds writes that it leaves out.
     """
+    if misplaced:
+        raise InvalidOption(
+            "write @ks.kernel(reads=(...), writes=(...)) with the names of the parameters whose "
+            "arrays are read and written"
+        )
     modes: dict[str, int] = {}
     for names, mode in ((reads, READ), (writes, WRITE)):
         if isinstance(names, str):

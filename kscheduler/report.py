@@ -1,7 +1,7 @@
 """What a window did, in words that say why something did not overlap and what could be gained.
 
 Counts are of tasks that passed through the window; times are seconds. The bound is a property of
-the program, not of the run: no schedule on so many streams is faster by more.
+the program, not of the run: no schedule on so many streams shortens the kernels' time by more.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from kscheduler.errors import WindowError
-from kscheduler.graph import TaskGraph
+from kscheduler.graph import HOST_KINDS, TaskGraph
 from kscheduler.trace import TraceEvent, write_trace
 
 __all__ = ["BOUND_STREAMS", "FENCE_REASONS", "Report"]
 
 BOUND_STREAMS = (1, 2, 4, 8)
+_FEW = 10  # one overlapping task in so many, or one wait, is worth a reason
 
 FENCE_REASONS = {
     "autograd": "a backward pass ran, which keeps program order",
@@ -60,7 +61,7 @@ class Report:
         width_peak: Tasks of the widest level.
         critical_path_tasks: Tasks on the longest path by time.
         critical_path_s: Its length in seconds, 0.0 if no time was measured.
-        bound: Largest possible speed-up over one stream, by number of streams.
+        bound: Largest possible speed-up of kernel time over one stream, by number of streams.
         fences: Times the host waited, by reason (see `FENCE_REASONS`).
         seconds_user: Time in the program's own code and in Python, in the last call.
         seconds_kernels: Run time of all tasks of the last call, summed over streams.
@@ -145,7 +146,12 @@ class Report:
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         yield "strategy", f"{self.strategy}, {_count(self.streams, 'stream')}"
-        yield "tasks", f"{self.tasks}, {_count(self.edges, 'edge')} between them"
+        unseen = "; torch ops with nothing in flight are not seen"
+        yield (
+            "tasks",
+            f"{self.tasks}, {_count(self.edges, 'edge')} between them"
+            + (unseen if self.strategy == "stream" else ""),
+        )
         if self.levels:
             yield (
                 "shape",
@@ -154,11 +160,12 @@ class Report:
             )
             yield "critical path", self._path()
         if self.bound:
-            yield "possible gain", ", ".join(self._bounds())
+            unit = "kernel time" if self.critical_path_s else "tasks, as no time was measured"
+            yield "possible gain", f"{', '.join(self._bounds())}, of {unit}"
         yield (
             "time",
             f"{_time(self.seconds_user)} in user code, {_time(self.seconds_kernels)} in kernels, "
-            f"{_time(self.seconds_waiting)} waiting",
+            f"{_time(self.seconds_waiting)} waiting, in the last call or block",
         )
         yield "overlap", self._overlap()
         yield from self._fences()
@@ -175,8 +182,16 @@ class Report:
 
     def _overlap(self) -> str:
         if self.overlapped:
-            return f"{self.overlapped} of {_count(self.tasks, 'task')} ran beside another"
+            found = f"{self.overlapped} of {_count(self.tasks, 'task')} ran beside another"
+            return found + self._why_few_overlapped()
         return f"no task ran beside another: {self._why_nothing_overlapped()}"
+
+    def _why_few_overlapped(self) -> str:
+        waits = self._waits()
+        is_few = _FEW * self.overlapped < self.tasks <= _FEW * sum(waits.values())
+        if self.strategy != "stream" or not is_few:
+            return ""
+        return f"; the host waited {_count(sum(waits.values()), 'time')}, {_mostly(waits)}"
 
     def _why_nothing_overlapped(self) -> str:
         if self.tasks < 2:
@@ -187,11 +202,28 @@ class Report:
             return "there was one stream; ask for more with streams="
         if self.levels == self.tasks:
             return "each one needs the one before it"
-        waits = {reason: n for reason, n in self.fences.items() if reason != "window_exit"}
+        if self.strategy == "graph":
+            return self._why_no_step_overlapped()
+        waits = self._waits()
         if 2 * sum(waits.values()) >= self.tasks:
-            reason = max(waits, key=waits.__getitem__)
-            return f"the host waited too often, mostly since {FENCE_REASONS.get(reason, reason)}"
+            return f"the host waited too often, {_mostly(waits)}"
         return "each had finished before the next one was submitted"
+
+    def _why_no_step_overlapped(self) -> str:
+        """Why a replay, which submits nothing, ran one task at a time."""
+        tasks = self.graph.tasks if self.graph is not None else []
+        if tasks and not any(task.seconds for task in tasks):
+            return "this recording has not been replayed yet"
+        host = sum(task.seconds for task in tasks if task.kind in HOST_KINDS)
+        if host and 2 * host >= sum(task.seconds for task in tasks):
+            return (
+                "most of the time is torch ops and declared callables, which run one after the "
+                "other on the program's thread"
+            )
+        return "no two tasks were ready at the same time, or one had ended before the other began"
+
+    def _waits(self) -> dict[str, int]:
+        return {reason: n for reason, n in self.fences.items() if reason != "window_exit"}
 
     def _fences(self) -> Iterator[tuple[str, str]]:
         yield "fences", str(sum(self.fences.values()))
@@ -199,6 +231,11 @@ class Report:
         for reason, times in sorted(self.fences.items(), key=lambda item: (-item[1], item[0])):
             sentence = FENCE_REASONS.get(reason, "")
             yield "", f"{times:>6} {reason:<{width}}  {sentence}"
+
+
+def _mostly(waits: dict[str, int]) -> str:
+    reason = max(waits, key=waits.__getitem__)
+    return f"mostly since {FENCE_REASONS.get(reason, reason)} ({reason})"
 
 
 def _count(number: int, noun: str) -> str:

@@ -17,11 +17,12 @@ import torch
 from kscheduler.access import Access
 from kscheduler.arguments import take_apart
 from kscheduler.audit import AuditSink
-from kscheduler.errors import NotReplayable
+from kscheduler.errors import InvalidOption, NotReplayable
 from kscheduler.graph_call import GraphCall
 from kscheduler.intercept.warp_patches import WarpPatches
 from kscheduler.memory import Snapshot, merge_spans
 from kscheduler.program import Program
+from kscheduler.strategies import Scheduled
 from kscheduler.window import window
 
 __all__ = ["MissingEdge", "VerifyReport", "verify"]
@@ -170,7 +171,15 @@ def verify(
 
     Returns:
         Which strategies agree bitwise, and every pair of tasks whose edge is missing.
+
+    Raises:
+        InvalidOption: The function is one that `window` has decorated.
     """
+    if isinstance(getattr(function, "__func__", function), Scheduled):
+        raise InvalidOption(
+            "this function is decorated with kscheduler.window, and verify applies the strategies "
+            "itself: pass the undecorated function"
+        )
     report = VerifyReport()
     rng = torch.random.get_rng_state()
     scout = _Scout()
@@ -188,11 +197,23 @@ def verify(
         )
         scout.release()
         return report
+    refused: dict[str, list[str]] = {}
     for count in streams:
         for strategy in ("stream", "graph"):
-            _compare(report, start, reference, function, args, kwargs, strategy, count)
+            name = f"{strategy}, {count} stream{'s' if count > 1 else ''}"
+            scheduled = window(streams=count, strategy=strategy)(function)
+            try:
+                outcome = _outcome(start, scheduled, args, kwargs, 1 if strategy == "stream" else 3)
+            except NotReplayable as error:
+                refused.setdefault(str(error), []).append(name)
+            else:
+                _compare(report, name, reference, outcome)
     if orders:
-        _search_orders(report, start, reference, function, args, kwargs, orders)
+        try:
+            _search_orders(report, start, reference, function, args, kwargs, orders)
+        except NotReplayable as error:
+            refused.setdefault(str(error), []).append("other orders")
+    report.notes += [f"left out: {'; '.join(names)}. {why}" for why, names in refused.items()]
     start.restore()
     function(*args, **kwargs)
     scout.release()
@@ -204,26 +225,17 @@ def _run_under(sink: AuditSink, function: Callable[..., Any], args: Any, kwargs:
         return function(*args, **kwargs)
 
 
-def _compare(
-    report: VerifyReport,
-    start: _Start,
-    reference: _Outcome,
-    function: Callable[..., Any],
-    args: Any,
-    kwargs: Any,
-    strategy: str,
-    streams: int,
-) -> None:
-    name = f"{strategy}, {streams} stream{'s' if streams > 1 else ''}"
-    scheduled = window(streams=streams, strategy=strategy)(function)
-    runs = 1 if strategy == "stream" else 3  # the first calls of a graph record
-    try:
-        for _ in range(runs):
-            start.restore()
-            outcome = start.outcome(scheduled(*args, **kwargs))
-    except NotReplayable as error:
-        report.notes.append(f"{name} was left out: {error}")
-        return
+def _outcome(
+    start: _Start, scheduled: Callable[..., Any], args: Any, kwargs: Any, runs: int
+) -> _Outcome:
+    """What the last of some runs leaves behind; the first calls of a graph record."""
+    for _ in range(runs):
+        start.restore()
+        outcome = start.outcome(scheduled(*args, **kwargs))
+    return outcome
+
+
+def _compare(report: VerifyReport, name: str, reference: _Outcome, outcome: _Outcome) -> None:
     found = reference.difference(outcome)
     report.equal[name] = found is None
     if found is not None:
@@ -240,13 +252,9 @@ def _search_orders(
     limit: int,
 ) -> None:
     graph = GraphCall(function, 128, 2)
-    try:
-        for _ in range(2):
-            start.restore()
-            graph(*args, **kwargs)
-    except NotReplayable as error:
-        report.notes.append(f"other orders were not tried: {error}")
-        return
+    for _ in range(2):
+        start.restore()
+        graph(*args, **kwargs)
     recording = graph.last
     if recording is None:
         report.notes.append("other orders were not tried: the function was not recorded")

@@ -15,7 +15,7 @@ from bench.arms import STRATEGIES, Strategy
 from bench.cases import CASES
 from bench.compare import CompareOptions, plan
 from bench.result import Comparison, Row, describe_machine
-from bench.table import plain_rows, show
+from bench.table import legend, plain_rows, show
 
 SMALL = CompareOptions(
     case=("physics/half_cheetah",),
@@ -36,6 +36,7 @@ ISSUED_ROW_KEYS = {
     "ms_p80",
     "first_call_s",
     "speedup_vs_serial",
+    "speedup_vs_warp_graph",
     "bitwise_equal",
     "tasks",
     "edges",
@@ -171,7 +172,8 @@ def test_json_has_the_documented_form(tmp_path):
     serial, warp = result["rows"]
     assert ISSUED_ROW_KEYS <= set(serial) == {field.name for field in fields(Row)}
     assert serial["strategy"] == "serial"
-    assert serial["speedup_vs_serial"] == 1.0
+    assert serial["speedup_vs_serial"] == warp["speedup_vs_warp_graph"] == 1.0
+    assert serial["speedup_vs_warp_graph"] == pytest.approx(1 / warp["speedup_vs_serial"])
     assert warp["bitwise_equal"] is serial["bitwise_equal"] is True
     assert warp["ms_p20"] <= warp["ms_p50"] <= warp["ms_p80"]
     assert (warp["iterations"], warp["graph_conditional"], warp["steps"]) == (5, True, 2)
@@ -378,6 +380,36 @@ ROWS = [
     Row("physics/ant", 64, "graph", streams=2, error="NotReplayable: aten::item at a.py:3"),
     Row("physics/ant", 64, "stream", streams=2, bitwise_equal=False, differs=["qpos"], noisy=True),
 ]
+
+
+def test_rows_are_related_to_the_warp_graph_of_their_group():
+    rows = [
+        Row("physics/ant", 64, "warp-graph", ms_p50=6.0),
+        Row("physics/ant", 64, "graph", ms_p50=4.0),
+        Row("physics/ant", 64, "stream", error="ValueError: no"),
+        Row("physics/ant", 64, "graph", ms_p50=4.0, graph_conditional=False),
+        Row("env/ant", 64, "warp-graph", error="ValueError: no"),
+        Row("env/ant", 64, "graph", ms_p50=4.0),
+    ]
+    result = json.loads(Comparison(describe_machine(), rows).to_json())["rows"]
+    assert [row["speedup_vs_warp_graph"] for row in result] == [1.0, 1.5, None, None, None, None]
+    assert "1.50x" in plain_rows(rows)[2]
+
+
+def test_legend_is_short_and_names_what_misleads():
+    assert len(legend()) <= 4
+    for word in ("vs warp-graph", "launch cost", "noisy", "idle"):
+        assert word in " ".join(legend())
+
+
+def test_numbers_stay_whole_on_a_narrow_terminal():
+    console = Console(force_terminal=True, width=80, color_system=None)
+    rows = [Row("env/humanoid", 64, "warp-graph+compile", ms_p50=17.64, speedup_vs_serial=4.29)]
+    with console.capture() as captured:
+        show(Comparison(describe_machine(), [*rows, *ROWS]), console)
+    assert "vs warp-graph" in captured.get()
+    assert " 17.64 " in captured.get()
+    assert " 4.29x " in captured.get()
 
 
 def test_plain_rows_are_aligned_without_tabs():

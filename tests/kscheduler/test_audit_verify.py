@@ -179,8 +179,22 @@ def test_verify_shrinks_a_missing_edge_to_the_right_pair(false_declaration):
 def test_verify_says_what_it_could_not_try():
     t = torch.ones(3)
     report = ks.verify(lambda: t.add_(t.sum().item()))
-    assert any("graph, 2 streams was left out" in note for note in report.notes)
+    (note,) = report.notes
+    assert note.startswith(
+        "left out: graph, 1 stream; graph, 2 streams; graph, 4 streams; other orders. "
+    )
     assert report.equal["stream, 2 streams"]
+
+
+def test_verify_refuses_what_is_decorated_already():
+    class Program:
+        @ks.window(strategy="graph")
+        def step(self):
+            pass
+
+    for decorated in (ks.window()(lambda: None), Program().step):
+        with pytest.raises(ks.InvalidOption, match="pass the undecorated function"):
+            ks.verify(decorated)
 
 
 # --- a real step ---------------------------------------------------------------------------------

@@ -142,6 +142,12 @@ def test_wrong_declarations_are_refused(options, text):
         ks.kernel(**options)(lambda x, y: None)
 
 
+@pytest.mark.parametrize("misplaced", [lambda x, y: None, ("x",)])
+def test_a_declaration_without_names_says_how_to_write_it(misplaced):
+    with pytest.raises(InvalidOption, match=r"write @ks\.kernel\(reads="):
+        ks.kernel(misplaced)
+
+
 def test_wrong_arguments_raise_as_python_does():
     with ks.window(streams=2), pytest.raises(TypeError):
         double_into(torch.ones(N))

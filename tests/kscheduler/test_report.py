@@ -64,10 +64,10 @@ def test_text_says_what_a_user_asks(graph):
         )
     )
     assert "stream, 2 streams" in text
-    assert "3, 2 edges between them" in text
+    assert "3, 2 edges between them; torch ops with nothing in flight are not seen" in text
     assert "2 tasks, 3.00 ms" in text
-    assert "1.33x on 2 streams" in text
-    assert "1.50 s in user code, 4.00 ms in kernels, 20 us waiting" in text
+    assert "1.33x on 2 streams, 1.33x on 4 streams, 1.33x on 8 streams, of kernel time" in text
+    assert "1.50 s in user code, 4.00 ms in kernels, 20 us waiting, in the last call" in text
     assert "2 of 3 tasks ran beside another" in text
     assert FENCE_REASONS["host_read"] in text
     assert "first note" in text
@@ -96,6 +96,42 @@ def test_text_says_why_nothing_overlapped(known, sentence):
     text = str(Report(**({"strategy": "stream", "streams": 2} | known)))
     assert "no task ran beside another" in text
     assert sentence in text
+
+
+def replayed(*tasks):
+    """The text after a replay of independent tasks, each a kind and its seconds."""
+    graph = TaskGraph([Task("t", kind, seconds=seconds) for kind, seconds in tasks], [])
+    return str(Report.from_graph(graph, strategy="graph", streams=2))
+
+
+def test_text_says_why_nothing_overlapped_in_a_replay():
+    assert "ready at the same time" in replayed(("warp", 3.0), ("torch", 1.0))
+    for kind in ("torch", "opaque"):
+        assert "on the program's thread" in replayed((kind, 3.0), ("warp", 1.0))
+    text = replayed(("warp", 0.0), ("torch", 0.0))
+    assert "not been replayed yet" in text
+    assert "of tasks, as no time was measured" in text
+    text = str(Report(strategy="graph", streams=2, tasks=9, fences={"host_read": 9}))
+    assert "ready at the same time" in text
+    assert "torch ops with nothing in flight" not in text
+
+
+@pytest.mark.parametrize(
+    ("known", "is_said"),
+    [
+        ({}, True),
+        ({"overlapped": 10}, False),
+        ({"fences": {"host_read": 9, "window_exit": 50}}, False),
+        ({"strategy": "graph"}, False),
+    ],
+)
+def test_text_says_why_few_overlapped(known, is_said):
+    fences = {"host_read": 8, "autograd": 2, "window_exit": 50}
+    report = {"strategy": "stream", "streams": 2, "tasks": 100, "overlapped": 9, "fences": fences}
+    (line,) = [s for s in str(Report(**(report | known))).splitlines() if s.startswith("overlap")]
+    assert "of 100 tasks ran beside another" in line
+    reason = f"the host waited 10 times, mostly since {FENCE_REASONS['host_read']} (host_read)"
+    assert (reason in line) is is_said
 
 
 def test_empty_report_can_be_read():

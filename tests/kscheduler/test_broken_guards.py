@@ -2,6 +2,7 @@
 
 import array
 import ctypes
+import dataclasses
 import functools
 import itertools
 import os
@@ -247,6 +248,136 @@ def _dimension_of_a_recorded_launch():
         return x * wp.to_torch(array)
 
     return function, lambda value: command.set_dim(4 if value == 2.0 else 2)
+
+
+def _default_of_getattr():
+    held = types.SimpleNamespace()
+
+    def change(value):
+        vars(held).pop("lr", None)
+        if value != 2.0:
+            held.lr = value
+
+    return lambda x: x * getattr(held, "lr", 2.0), change
+
+
+def _hasattr():
+    held = types.SimpleNamespace()
+
+    def change(value):
+        vars(held).pop("lr", None)
+        if value != 2.0:
+            held.lr = value
+
+    return lambda x: x * (held.lr if hasattr(held, "lr") else 2.0), change
+
+
+def _hidden_method():
+    scale = Scale()
+
+    def change(value):
+        vars(scale).pop("by_class", None)
+        if value != 2.0:
+            scale.by_class = lambda x: x * value
+
+    return lambda x: scale.by_class(x), change
+
+
+def _hidden_forward():
+    module = torch.nn.Identity()
+
+    def change(value):
+        vars(module).pop("forward", None)
+        if value != 2.0:
+            module.forward = lambda x: x * value
+
+    return lambda x: module(x), change
+
+
+def _computed_tensor():
+    held = types.SimpleNamespace(lr0=torch.ones(4))
+    return (
+        lambda x: x * getattr(held, f"lr{0}"),
+        lambda value: setattr(held, "lr0", torch.full((4,), value)),
+    )
+
+
+def _computed_array():
+    held = types.SimpleNamespace(lr0=np.ones(4))
+    return lambda x: x * float(getattr(held, f"lr{0}")[0]), item_setter(held.lr0, 0)
+
+
+@dataclasses.dataclass
+class Options:
+    gain: float = 2.0
+    shift: float = 1.0
+
+
+def _as_dict():
+    held = Options()
+    return lambda x: x * dataclasses.asdict(held)["shift"], setter(held, "shift")
+
+
+def _as_tuple():
+    held = Options()
+    return lambda x: x * sum(dataclasses.astuple(held)), setter(held, "gain")
+
+
+def _generated_equality():
+    held, other = Options(), Options(shift=2.0)
+    return lambda x: x * (2.0 if held == other else 3.0), setter(held, "shift")
+
+
+def _order_of_a_dict():
+    held = {"a": 1.0, "b": 2.0}
+
+    def function(x):
+        for value in held.values():
+            x = x * 2 + value
+        return x
+
+    def change(value):
+        first = "a" if value == 2.0 else "b"
+        entries = dict(sorted(held.items(), key=lambda item: item[0] != first))
+        if tuple(entries) != tuple(held):
+            held.clear()
+            held.update(entries)
+
+    return function, change
+
+
+class Attributes(dict):
+    __getattr__ = dict.__getitem__
+
+
+class Listed(list):
+    lr = 2.0
+
+
+def _attribute_dict():
+    held = Attributes(lr=2.0)
+    return lambda x: x * held.lr, item_setter(held, "lr")
+
+
+def _attribute_of_a_dict():
+    held = Attributes()
+    return lambda x: x * held.lr, setter(held)
+
+
+def _class_attribute_of_a_list():
+    held = Listed()
+    return lambda x: x * held.lr, setter(Listed)
+
+
+def _attribute_of_an_array():
+    held = types.SimpleNamespace(array=wp.zeros(4, dtype=float, device="cpu"))
+    return lambda x: x * held.array.lr, setter(held.array)
+
+
+def _code_from_a_string():
+    space = {"LR": 2.0}
+    exec("def function(x): return x * LR", space)
+    return space["function"], item_setter(space, "LR")
 
 
 def _c_value():

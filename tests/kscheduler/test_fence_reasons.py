@@ -60,6 +60,10 @@ def mesh_or_bvh(x, array):
     wp.Mesh(points, wp.array([0, 1, 2], dtype=int, device="cpu"))
 
 
+def mode_sensitive(x, array):
+    torch.linalg.svdvals(torch.eye(3))
+
+
 def modes_disabled(x, array):
     with held(kernels.fill) as latch:
         launch(kernels.fill, [array, 1.0])
@@ -148,6 +152,7 @@ CAUSES = {
     "host_visible": host_visible,
     "loop_condition": loop_condition,
     "mesh_or_bvh": mesh_or_bvh,
+    "mode_sensitive": mode_sensitive,
     "modes_disabled": modes_disabled,
     "op_below_mode": op_below_mode,
     "program_order": program_order,

@@ -6,6 +6,7 @@ what would be right. Nothing here knows about devices or tensors.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -245,7 +246,8 @@ class FighterConfig:
 
     def check(self) -> None:
         """Raises `ConfigError` for the first setting that cannot be used."""
-        _check_ranges(self, "config")
+        _check_values(self)
+        _check_ranges(self)
         _check_choices(self)
         steps = self.sight.delay / self.control_step
         if abs(steps - round(steps)) > 1e-6:
@@ -279,7 +281,32 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
     return made
 
 
-def _check_ranges(config: FighterConfig, name: str) -> None:
+def _check_values(config: FighterConfig) -> None:
+    """Each setting is of its default's kind, and each number finite."""
+    defaults = flatten(FighterConfig())
+    for key, value in flatten(config).items():
+        if key not in defaults:
+            raise ConfigError(f"{key} is no setting")
+        default = defaults[key]
+        if isinstance(default, list):
+            kinds = {_kind(item) for item in default}
+            fits = isinstance(value, list) and all(_kind(item) in kinds for item in value)
+        else:
+            fits = _kind(value) == _kind(default)
+        if not fits:
+            example = tuple(default) if isinstance(default, list) else default
+            shown = tuple(value) if isinstance(value, list) else value
+            raise ConfigError(f"{key} is {shown!r}; it must be like its default, {example!r}")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, (bool, str)):
+        return type(value).__name__
+    is_number = isinstance(value, (int, float)) and math.isfinite(value)
+    return "number" if is_number else f"no number: {value!r}"
+
+
+def _check_ranges(config: FighterConfig) -> None:
     for key, value in flatten(config).items():
         if isinstance(value, list) and len(value) == 2 and not isinstance(value[0], str):
             if key.endswith(("ratios", "weights")):

@@ -77,8 +77,12 @@ class FighterEnv(VectorEnv):
     ) -> None:
         if not isinstance(num_envs, int) or num_envs < 1:
             raise ConfigError(f"num_envs is {num_envs!r}; it must be a whole number of at least 1")
-        self.config = config or FighterConfig()
+        self.config = FighterConfig() if config is None else config
+        if not isinstance(self.config, FighterConfig):
+            raise ConfigError(f"config is a {type(config).__name__}; it must be a FighterConfig")
         self.config.check()
+        if render_mode not in (None, "rgb_array"):
+            raise ConfigError(f'render_mode is {render_mode!r}; it must be "rgb_array" or None')
         self.num_envs = num_envs
         self.device = torch.device(device)
         self.render_mode = render_mode
@@ -92,6 +96,7 @@ class FighterEnv(VectorEnv):
             self.config,
         )
         self._renderer: Any = None
+        self._closed = False
         self.draws.reseed(seed)
 
     def _make_parts(self) -> None:
@@ -163,7 +168,11 @@ class FighterEnv(VectorEnv):
             The observation groups, and an empty dictionary.
         """
         mask = (options or {}).get("reset_mask")
+        if self._closed:
+            raise ConfigError("this environment is closed; make another one")
         if seed is not None:
+            if not isinstance(seed, int):
+                raise ConfigError(f"seed is {seed!r}; it must be a whole number")
             self.draws.reseed(seed)
             self.episode.zero_()
             self.counters.totals.zero_()
@@ -245,6 +254,7 @@ class FighterEnv(VectorEnv):
             self._renderer.close()
             self._renderer = None
         self.physics.close()
+        self._closed = True
 
     # Saving and loading.
 
@@ -290,9 +300,15 @@ class FighterEnv(VectorEnv):
 
     def _check_action(self, actions: Tensor) -> None:
         wanted = (self.num_envs, layout.ACTION_SIZE[self.config.action])
-        if not isinstance(actions, Tensor) or tuple(actions.shape) != wanted:
-            found = tuple(getattr(actions, "shape", ())) or type(actions).__name__
-            raise ActionError(f"actions are {found}; they must be a torch tensor of shape {wanted}")
+        if self._closed:
+            raise ActionError("this environment is closed; make another one")
+        if not isinstance(actions, Tensor):
+            raise ActionError(
+                f"actions are a {type(actions).__name__}; they must be a torch tensor of shape "
+                f"{wanted}: torch.as_tensor(actions)"
+            )
+        if tuple(actions.shape) != wanted:
+            raise ActionError(f"actions are {tuple(actions.shape)}; they must be {wanted}")
         if actions.dtype != torch.float32:
             raise ActionError(f"actions are {actions.dtype}; they must be torch.float32")
         if actions.device.type != self.device.type:

@@ -97,6 +97,7 @@ def _digest(clip: Clip) -> str:
 def save_clip(clip: Clip, folder: str | Path = _FOLDER) -> Path:
     """Writes ``<name>.npz`` into `folder` and returns its path."""
     path = Path(folder) / f"{clip.name}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(
         path,
         pos=clip.pos.astype(np.float32),
@@ -121,12 +122,15 @@ def load_clip(name: str, folder: str | Path = "") -> Clip:
         ClipError: There is no such clip, or its file is broken.
     """
     places = [Path(folder)] if folder else []
+    if folder and not Path(folder).is_dir():
+        raise ClipError(f"clip_folder is {str(folder)!r}, which is no folder")
     for place in (*places, _FOLDER):
         path = place / f"{name}.npz"
         if path.is_file():
             return _read(name, path)
     known = ", ".join(clip_names(folder))
-    raise ClipError(f"unknown clip {name!r}; known clips: {known}")
+    where = f" and in {folder}" if folder else ""
+    raise ClipError(f"unknown clip {name!r}; clips that ship{where}: {known}")
 
 
 def clip_names(folder: str | Path = "") -> list[str]:

@@ -342,7 +342,7 @@ class FighterEnv(VectorEnv):
     def _judge(self) -> tuple[Scene, StepEvents]:
         """Sight, punches and tasks after the physics."""
         opponent, scoring, physics = self.opponent, self.scoring, self.physics
-        self.sight.look(physics.sensors, physics.mocap_pos, physics.mocap_quat)
+        self._look()
         self.sight.remember()
         scoring.judge(
             physics.sensor_history,
@@ -442,6 +442,7 @@ class FighterEnv(VectorEnv):
         pos, quat = self.opponent.path_pos[:, 0], self.opponent.path_quat[:, 0]
         self.physics.restart(mask, qpos, qvel, pos, quat)
         self.sight.clear(mask)
+        self._look()
         self.episode.add_(mask.to(torch.int32))
         for state in (self.elapsed, self.last_action, self.action_ring, self.counters.counts):
             state.masked_fill_(mask.view(-1, *(1,) * (state.dim() - 1)), 0)
@@ -463,6 +464,11 @@ class FighterEnv(VectorEnv):
     def _episode_key(self) -> Tensor:
         """The number that draws are keyed by: that of the episode, or 0 in evaluation."""
         return self.episode * 0 if self.config.evaluation else self.episode
+
+    def _look(self) -> None:
+        """Finds what is seen in the present state; nothing is remembered by it."""
+        physics = self.physics
+        self.sight.look(physics.sensors, physics.mocap_pos, physics.mocap_quat)
 
     def _read(self) -> Scene:
         return read_scene(self.physics)

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from fighter_env import FighterEnv, anatomy, layout
 from fighter_env.config import OpponentConfig, ScoringConfig
 from fighter_env.counters import COUNTERS, TOTALS
+from fighter_env.draws import Draws
 from fighter_env.scene import read_scene
 from fighter_env.scoring import BLOCKERS, PATHS, Scoring, path_pattern
-from fighter_env.tasks import GUARDS
+from fighter_env.tasks import GUARDS, Tasks
 
 BODIES = ("left_forearm", "right_forearm", "left_upper_arm", "right_upper_arm")
 HEAD = torch.tensor([0.0, 0.0, 1.6])
@@ -191,3 +192,51 @@ def test_bag_of_an_environment_is_where_its_geom_is_and_scores_when_a_glove_meet
     assert judged > 0
     assert env.counters.totals[TOTALS.index("bag_hits")] > 0
     env.close()
+
+
+def test_punch_on_its_way_home_does_not_score(single):
+    opponent = OpponentConfig(
+        distance=(1.6, 1.6),
+        rest=(0.0, 0.01),
+        speed=(1.0, 1.0),
+        clips=("jab",),
+        weights=(1.0,),
+        aim=0.0,
+        follow=0.0,
+        step_in=0.0,
+    )
+    env = FighterEnv(1, "cpu", "mujoco", single("opponent", opponent=opponent))
+    env.reset(seed=0)
+    impact, met = float(env.opponent.bank.impact[1]), 0
+    for _ in range(30):
+        if float(env.opponent.time[0]) > impact + 0.02 and not met:
+            env.opponent.base[0, 0] -= 0.75
+            env.opponent.base_next[0, 0] -= 0.75
+            met = 1
+        assert not env.opponent.throwing[0] or float(env.opponent.time[0]) <= impact
+        env.step(torch.zeros(1, 25))
+        assert not env.scoring.scored[0]
+        assert not env.scoring.touched[0]
+    assert met
+    env.close()
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.05, 0.03, 0.004, 0.25])
+def test_impulse_of_a_push_is_what_was_asked_for(single, seconds):
+    config = single("push")
+    pushes = {"push_seconds": seconds, "push_impulse": (12.0, 12.0), "push_rest": (0.1, 0.1)}
+    config = replace(config, tasks=replace(config.tasks, **pushes))
+    tasks = Tasks(3, torch.device("cpu"), config, Draws(3, torch.device("cpu")))
+    episode = torch.ones(3, dtype=torch.int32)
+    tasks.restart(torch.ones(3, dtype=torch.bool), episode)
+    impulse = torch.zeros(3)
+    for _ in range(200):
+        tasks.prepare(episode)
+        impulse += tasks.force.norm(dim=1) * config.control_step
+        tasks.timer.sub_(config.control_step)
+    running = tasks.force.norm(dim=1) > 0
+    assert (tasks.pushes > 5).all()
+    each = impulse / tasks.pushes
+    assert torch.allclose(each[~running], torch.full((3,), 12.0)[~running], rtol=1e-4)
+    assert (impulse <= 12.0 * tasks.pushes + 1e-2).all()
+    assert (impulse > 12.0 * (tasks.pushes - 1)).all()

@@ -10,6 +10,9 @@ importers and are then used by name like the others.
 from __future__ import annotations
 
 import hashlib
+import math
+import zipfile
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,10 +59,15 @@ class Clip:
                 f"clip {self.name!r}: pos is {self.pos.shape} and quat is {self.quat.shape}; they "
                 f"must be (frames, {_BODIES}, 3) and (frames, {_BODIES}, 4) for {names}"
             )
-        if frames < 2 or not self.fps > 0:
-            raise ClipError(f"clip {self.name!r}: needs at least 2 frames and fps > 0")
+        if frames < 2 or not 0 < self.fps < math.inf:
+            raise ClipError(
+                f"clip {self.name!r}: it has {frames} frames at {self.fps} Hz; it needs at least "
+                "2 frames and fps > 0"
+            )
         if not (np.isfinite(self.pos).all() and np.isfinite(self.quat).all()):
             raise ClipError(f"clip {self.name!r}: a pose is not finite")
+        if (np.abs(np.linalg.norm(self.quat, axis=-1) - 1.0) > 0.01).any():
+            raise ClipError(f"clip {self.name!r}: a quaternion is not of length 1")
         if self.hand not in ("", "left", "right") or not 0 <= self.impact < frames:
             raise ClipError(
                 f"clip {self.name!r}: hand is {self.hand!r} and impact is {self.impact}; hand must "
@@ -139,6 +147,13 @@ def clip_names(folder: str | Path = "") -> list[str]:
     return sorted({path.stem for place in places for path in place.glob("*.npz")})
 
 
+# What numpy raises for a file that is no .npz, is cut short, or holds entries of another kind.
+_UNREADABLE = (
+    *(KeyError, OSError, EOFError, ValueError, TypeError, NotImplementedError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+
+
 def _read(name: str, path: Path) -> Clip:
     try:
         with np.load(path, allow_pickle=False) as stored:
@@ -152,7 +167,9 @@ def _read(name: str, path: Path) -> Clip:
                 source=str(stored["source"]),
             )
             written = str(stored["sha256"])
-    except (KeyError, OSError, EOFError) as error:
+    except ClipError:
+        raise
+    except _UNREADABLE as error:
         raise ClipError(f"clip {name!r}: {path} cannot be read: {error}") from error
     if written != clip.sha256:
         raise ClipError(f"clip {name!r}: {path} does not match its own hash; make it again")

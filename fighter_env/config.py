@@ -347,6 +347,7 @@ def _check_choices(config: FighterConfig) -> None:
         "scoring.path_radius": config.scoring.path_radius,
         "tasks.push_seconds": config.tasks.push_seconds,
         "opponent.speed": config.opponent.speed[0],
+        "random.mass": config.random.mass[0],
         "sight.seen_share": config.sight.seen_share,
         "sight.range": config.sight.range,
         "posture.least_gain": config.posture.least_gain,
@@ -382,4 +383,4 @@ _PAIRS = frozenset(
     for key, value in flatten(FighterConfig()).items()
     if isinstance(value, list) and len(value) == 2
 )
-_SIGNED = ("rewards.", "episode.fall_", "posture.")
+_SIGNED = ("rewards.", "episode.fall_", "posture.hip_share")

@@ -184,6 +184,8 @@ class FighterEnv(VectorEnv):
         mask = everyone if mask is None else torch.as_tensor(mask, device=self.device)
         if mask.shape != (self.num_envs,) or mask.dtype != torch.bool:
             raise ConfigError(f"reset_mask must be bool of shape ({self.num_envs},)")
+        if not self._started:
+            mask = everyone
         if seed is not None:
             seed = _whole("seed", seed)
             if mask is not everyone and not bool(mask.all()):
@@ -194,8 +196,6 @@ class FighterEnv(VectorEnv):
             self.draws.reseed(seed)
             self.episode.zero_()
             self.counters.clear()
-        if not self._started:
-            mask = everyone
         self._started = True
         with shared_stream(self.device):
             self._restart(mask)

@@ -50,6 +50,7 @@ from fighter_env.fingerprint import compare, fingerprint
         (FighterConfig(episode=EpisodeConfig(seconds=0.01)), r"episode\.seconds"),
         (FighterConfig(random=RandomConfig(action_delay=1.5)), r"action_delay.*whole"),
         (FighterConfig(random=RandomConfig(action_delay=-1)), "action_delay"),
+        (FighterConfig(random=RandomConfig(mass=(0.0, 1.0))), r"random\.mass"),
         (FighterConfig(tasks=TaskConfig(push_seconds=0.0)), r"tasks\.push_seconds"),
         (FighterConfig(tasks=TaskConfig(push_seconds=-0.1)), r"tasks\.push_seconds"),
         (FighterConfig(tasks=TaskConfig(ratios=(float("nan"), 1.0, 0, 0, 0))), r"tasks\.ratios"),

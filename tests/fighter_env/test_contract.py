@@ -249,9 +249,10 @@ def test_no_gradient_flows_through_a_step(warp_env):
     assert not any(value.requires_grad for value in made)
 
 
-def test_first_reset_starts_every_world_whatever_its_mask():
+@pytest.mark.parametrize("seed", [None, 4])
+def test_first_reset_starts_every_world_whatever_its_mask(seed):
     env = FighterEnv(2, "cpu", "mujoco")
-    env.reset(options={"reset_mask": torch.tensor([True, False])})
+    env.reset(seed=seed, options={"reset_mask": torch.tensor([True, False])})
     assert env.episode.tolist() == [1, 1]
     assert (env.physics.sensors[:, layout.SENSOR["head_centre_pos"]][:, 2] > 1.0).all()
     env.close()

@@ -176,7 +176,7 @@ def main() -> None:
     try:
         tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="python -m fighter_env")
     except FighterError as error:
-        Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {error}")
+        Console(stderr=True).print(f"{type(error).__name__}: {error}", markup=False)
         raise SystemExit(1) from error
 
 

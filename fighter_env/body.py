@@ -100,8 +100,9 @@ def _sensor_rows() -> list[tuple[str, Any, Any, str, int]]:
         rows.append((f"{name}_linvel", mujoco.mjtSensor.mjSENS_FRAMELINVEL, site, name, 3))
     rows.append(("com_pos", mujoco.mjtSensor.mjSENS_SUBTREECOM, body, "pelvis", 3))
     rows.append(("com_linvel", mujoco.mjtSensor.mjSENS_SUBTREELINVEL, body, "pelvis", 3))
-    rows.append(("bag_pos", mujoco.mjtSensor.mjSENS_FRAMEPOS, body, "bag", 3))
-    rows.append(("bag_quat", mujoco.mjtSensor.mjSENS_FRAMEQUAT, body, "bag", 4))
+    # The pose is that of the bag's frame at its hinge, the velocity that of its middle.
+    rows.append(("bag_pos", mujoco.mjtSensor.mjSENS_FRAMEPOS, frame, "bag", 3))
+    rows.append(("bag_quat", mujoco.mjtSensor.mjSENS_FRAMEQUAT, frame, "bag", 4))
     rows.append(("bag_linvel", mujoco.mjtSensor.mjSENS_FRAMELINVEL, body, "bag", 3))
     rows += [
         (f"{side}_foot_force", mujoco.mjtSensor.mjSENS_TOUCH, site, f"{side}_foot_touch", 1)
@@ -445,4 +446,5 @@ _DESCRIBED = (
     "actuator_lengthrange",
     "actuator_ctrlrange",
     "site_pos",
+    "sensor_objtype",
 )

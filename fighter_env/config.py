@@ -6,6 +6,7 @@ what would be right. Nothing here knows about devices or tensors.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -245,8 +246,10 @@ class FighterConfig:
 
     def check(self) -> None:
         """Raises `ConfigError` for the first setting that cannot be used."""
-        _check_ranges(self, "config")
+        _check_values(self)
+        _check_ranges(self)
         _check_choices(self)
+        _check_bounds(self)
         steps = self.sight.delay / self.control_step
         if abs(steps - round(steps)) > 1e-6:
             raise ConfigError(
@@ -279,13 +282,45 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
     return made
 
 
-def _check_ranges(config: FighterConfig, name: str) -> None:
+def _check_values(config: FighterConfig) -> None:
+    """Each setting is of its default's kind, and each number finite."""
+    defaults = flatten(FighterConfig())
     for key, value in flatten(config).items():
-        if isinstance(value, list) and len(value) == 2 and not isinstance(value[0], str):
-            if key.endswith(("ratios", "weights")):
-                continue
+        if key not in defaults:
+            raise ConfigError(f"{key} is no setting")
+        default = defaults[key]
+        if isinstance(default, list):
+            kinds = {_kind(item) for item in default}
+            fits = isinstance(value, list) and all(_kind(item) in kinds for item in value)
+        else:
+            fits = _kind(value) == _kind(default)
+        if fits and isinstance(default, list) and key in _PAIRS:
+            fits = len(value) == 2
+        if not fits:
+            example = tuple(default) if isinstance(default, list) else default
+            shown = tuple(value) if isinstance(value, list) else value
+            raise ConfigError(f"{key} is {shown!r}; it must be like its default, {example!r}")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, (bool, str)):
+        return type(value).__name__
+    is_number = isinstance(value, (int, float)) and math.isfinite(value)
+    return "number" if is_number else f"no number: {value!r}"
+
+
+def _check_ranges(config: FighterConfig) -> None:
+    """Ranges are in order, counts whole, and sizes not negative."""
+    defaults = flatten(FighterConfig())
+    for key, value in flatten(config).items():
+        if key in _PAIRS:
             if not 0 <= value[0] <= value[1]:
                 raise ConfigError(f"{key} is {tuple(value)}; it must be (low, high), 0 <= low")
+        elif _kind(value) == "number":
+            if isinstance(defaults[key], int) and not isinstance(value, int):
+                raise ConfigError(f"{key} is {value}; it must be a whole number")
+            if value < 0 and not key.startswith(_SIGNED):
+                raise ConfigError(f"{key} is {value}; it must be >= 0")
 
 
 def _check_choices(config: FighterConfig) -> None:
@@ -310,6 +345,12 @@ def _check_choices(config: FighterConfig) -> None:
         "physics.njmax": config.physics.njmax,
         "episode.seconds": config.episode.seconds,
         "scoring.path_radius": config.scoring.path_radius,
+        "tasks.push_seconds": config.tasks.push_seconds,
+        "opponent.speed": config.opponent.speed[0],
+        "random.mass": config.random.mass[0],
+        "sight.seen_share": config.sight.seen_share,
+        "sight.range": config.sight.range,
+        "posture.least_gain": config.posture.least_gain,
     }
     for name, value in positive.items():
         if not value > 0:
@@ -318,5 +359,28 @@ def _check_choices(config: FighterConfig) -> None:
         raise ConfigError(
             f"sight.field_of_view is {config.sight.field_of_view}; it must be in (0, 360] degrees"
         )
-    if config.random.action_delay < 0:
-        raise ConfigError("random.action_delay must be >= 0 control steps")
+
+
+def _check_bounds(config: FighterConfig) -> None:
+    """Settings that bound each other."""
+    sight, episode = config.sight, config.episode
+    if sight.seen_share > 1:
+        raise ConfigError(f"sight.seen_share is {sight.seen_share}; it must be in (0, 1]")
+    if not sight.longest_age > sight.delay:
+        raise ConfigError(
+            f"sight.longest_age is {sight.longest_age} s; it must be longer than sight.delay, "
+            f"{sight.delay} s"
+        )
+    if episode.seconds < config.control_step * (1.0 - 1e-6):
+        raise ConfigError(
+            f"episode.seconds is {episode.seconds}; it must be at least one control step, "
+            f"{config.control_step:g} s"
+        )
+
+
+_PAIRS = frozenset(
+    key
+    for key, value in flatten(FighterConfig()).items()
+    if isinstance(value, list) and len(value) == 2
+)
+_SIGNED = ("rewards.", "episode.fall_", "posture.hip_share")

@@ -27,6 +27,7 @@ COUNTERS = (
 TOTALS = (*COUNTERS[2:], "episodes", "broken_worlds", "overflow_steps", "solver_limit_steps")
 _PASSED = COUNTERS.index("opponents_passed")
 _TAKEN = COUNTERS.index("punches_taken")
+_STRENGTH = TOTALS.index("punch_strength")
 
 
 class Counters:
@@ -35,14 +36,21 @@ class Counters:
     Attributes:
         counts: Per running episode, in the order of `COUNTERS`, float32, shape (N, len(COUNTERS)).
         totals: Since the last seed, in the order of `TOTALS`, int64, shape (len(TOTALS),).
+        fraction: What the total of the punch strength lacks, in [0, 1), float32, shape (1,).
     """
 
-    STATE = ("counts", "totals")
+    STATE = ("counts", "totals", "fraction")
 
     def __init__(self, num_envs: int, device: torch.device, config: FighterConfig) -> None:
         self._config = config
         self.counts = torch.zeros(num_envs, len(COUNTERS), device=device)
         self.totals = torch.zeros(len(TOTALS), dtype=torch.int64, device=device)
+        self.fraction = torch.zeros(1, device=device)
+
+    def clear(self) -> None:
+        """Sets the totals to zero."""
+        self.totals.zero_()
+        self.fraction.zero_()
 
     def add(
         self,
@@ -87,7 +95,10 @@ class Counters:
         summed = torch.cat(
             (step[:, 2:].sum(0), passed.sum()[None], ended[None], broken.sum()[None])
         )
-        self.totals[: len(summed)].add_(torch.round(summed).to(torch.int64))
+        strength = summed[_STRENGTH : _STRENGTH + 1]
+        strength.add_(self.fraction)
+        self.fraction.copy_(strength - torch.floor(strength))
+        self.totals[: len(summed)].add_(torch.floor(summed).to(torch.int64))
 
     def add_limits(self, overflow: Tensor, solver_limit: Tensor) -> None:
         """Counts the worlds that ran out of room, and those that hit the solver's limit.

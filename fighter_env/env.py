@@ -9,6 +9,7 @@ batch that it is in.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import gymnasium as gym
@@ -53,6 +54,9 @@ class FighterEnv(VectorEnv):
     shape (N, size); their entries are in `layout.observation_entries`. Actions are float32 of shape
     (N, 25) in [-1, 1] (``action="targets"``) or (N, 50) in [0, 1] (``action="muscle"``); values
     outside are clipped. Rewards are float32, `terminated` and `truncated` bool, all of shape (N,).
+    Everything is a torch tensor, so gymnasium's NumPy wrappers do not apply; a sampled action goes
+    in as ``torch.as_tensor(env.action_space.sample())``. A world's bits are the same in any batch
+    with MuJoCo C, and on MuJoCo Warp from 4 worlds on, on the CPU.
 
     Raises:
         ConfigError: `num_envs`, `physics` or a setting cannot be used.
@@ -75,10 +79,16 @@ class FighterEnv(VectorEnv):
         seed: int = 0,
         render_mode: str | None = None,
     ) -> None:
-        if not isinstance(num_envs, int) or num_envs < 1:
-            raise ConfigError(f"num_envs is {num_envs!r}; it must be a whole number of at least 1")
-        self.config = config or FighterConfig()
+        num_envs = _whole("num_envs", num_envs)
+        if num_envs < 1:
+            raise ConfigError(f"num_envs is {num_envs}; it must be at least 1")
+        seed = _whole("seed", seed)
+        self.config = FighterConfig() if config is None else config
+        if not isinstance(self.config, FighterConfig):
+            raise ConfigError(f"config is a {type(config).__name__}; it must be a FighterConfig")
         self.config.check()
+        if render_mode not in (None, "rgb_array"):
+            raise ConfigError(f'render_mode is {render_mode!r}; it must be "rgb_array" or None')
         self.num_envs = num_envs
         self.device = torch.device(device)
         self.render_mode = render_mode
@@ -92,6 +102,7 @@ class FighterEnv(VectorEnv):
             self.config,
         )
         self._renderer: Any = None
+        self._closed = False
         self.draws.reseed(seed)
 
     def _make_parts(self) -> None:
@@ -156,22 +167,35 @@ class FighterEnv(VectorEnv):
         """Starts a new episode in every world, or in those of ``options["reset_mask"]``.
 
         Args:
-            seed: A new seed; episode numbers then begin at 0 again.
-            options: `reset_mask`: bool tensor of shape (N,).
+            seed: A new seed; episode numbers and totals then begin at 0 again. All worlds share
+                it, so it cannot be given for some of them only.
+            options: `reset_mask`: bool tensor of shape (N,). The first reset starts every world.
 
         Returns:
             The observation groups, and an empty dictionary.
+
+        Raises:
+            ConfigError: `seed` or `reset_mask` cannot be used, or the environment is closed.
         """
+        if self._closed:
+            raise ConfigError("this environment is closed; make another one")
+        everyone = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         mask = (options or {}).get("reset_mask")
-        if seed is not None:
-            self.draws.reseed(seed)
-            self.episode.zero_()
-            self.counters.totals.zero_()
-        if mask is None:
-            mask = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        mask = torch.as_tensor(mask, device=self.device)
+        mask = everyone if mask is None else torch.as_tensor(mask, device=self.device)
         if mask.shape != (self.num_envs,) or mask.dtype != torch.bool:
             raise ConfigError(f"reset_mask must be bool of shape ({self.num_envs},)")
+        if not self._started:
+            mask = everyone
+        if seed is not None:
+            seed = _whole("seed", seed)
+            if mask is not everyone and not bool(mask.all()):
+                raise ConfigError(
+                    f"seed is {seed} and reset_mask leaves worlds out; all worlds share one seed: "
+                    "reset some of them without a seed, or all of them with it"
+                )
+            self.draws.reseed(seed)
+            self.episode.zero_()
+            self.counters.clear()
         self._started = True
         with shared_stream(self.device):
             self._restart(mask)
@@ -182,8 +206,11 @@ class FighterEnv(VectorEnv):
     ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """One control step of every world, with autoreset.
 
+        A world whose action is not finite is broken in this step, like one whose physics is: it
+        is stepped with zeros, gives no reward, terminates and starts again.
+
         Args:
-            actions: float32 on the environment's device, shape (N, A).
+            actions: float32 on the environment's device, shape (N, A); no gradient flows back.
 
         Returns:
             Observations, rewards, terminated, truncated, infos. `infos` has `final_obs` (the groups
@@ -198,17 +225,20 @@ class FighterEnv(VectorEnv):
         if not self._started:
             self.reset()
         with shared_stream(self.device):
-            return self._advance(actions.clamp(self._low, self._high))
+            actions = actions.detach()
+            finite = torch.isfinite(actions).all(1)
+            actions = torch.where(finite[:, None], actions, 0.0)
+            return self._advance(actions.clamp(self._low, self._high), finite)
 
     def _advance(
-        self, action: Tensor
+        self, action: Tensor, finite: Tensor
     ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """The step itself, as a sequence of parts."""
         ctrl = self._excite(action)
         self._plan()
         self._simulate(ctrl)
         scene, events = self._judge()
-        terminated, truncated, broken = self._ends(scene)
+        terminated, truncated, broken = self._ends(scene, finite)
         weighted = self._reward(scene, events, terminated, broken, action)
         self._count(events, weighted, terminated, truncated, broken)
         final = self._observe(scene)
@@ -245,11 +275,17 @@ class FighterEnv(VectorEnv):
             self._renderer.close()
             self._renderer = None
         self.physics.close()
+        self._closed = True
 
     # Saving and loading.
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a bit-exact resume needs, and the fingerprint; all tensors are copies."""
+        """Everything that a bit-exact resume needs, and the fingerprint; all tensors are copies.
+
+        It starts the worlds if nothing has started them yet.
+        """
+        if not self._started:
+            self.reset()
         own = {name: getattr(self, name).clone() for name in self.STATE}
         return {
             "fingerprint": dict(self.fingerprint),
@@ -290,9 +326,15 @@ class FighterEnv(VectorEnv):
 
     def _check_action(self, actions: Tensor) -> None:
         wanted = (self.num_envs, layout.ACTION_SIZE[self.config.action])
-        if not isinstance(actions, Tensor) or tuple(actions.shape) != wanted:
-            found = tuple(getattr(actions, "shape", ())) or type(actions).__name__
-            raise ActionError(f"actions are {found}; they must be a torch tensor of shape {wanted}")
+        if self._closed:
+            raise ActionError("this environment is closed; make another one")
+        if not isinstance(actions, Tensor):
+            raise ActionError(
+                f"actions are a {type(actions).__name__}; they must be a torch tensor of shape "
+                f"{wanted}: torch.as_tensor(actions)"
+            )
+        if tuple(actions.shape) != wanted:
+            raise ActionError(f"actions are {tuple(actions.shape)}; they must be {wanted}")
         if actions.dtype != torch.float32:
             raise ActionError(f"actions are {actions.dtype}; they must be torch.float32")
         if actions.device.type != self.device.type:
@@ -326,7 +368,7 @@ class FighterEnv(VectorEnv):
     def _judge(self) -> tuple[Scene, StepEvents]:
         """Sight, punches and tasks after the physics."""
         opponent, scoring, physics = self.opponent, self.scoring, self.physics
-        self.sight.look(physics.sensors, physics.mocap_pos, physics.mocap_quat)
+        self._look()
         self.sight.remember()
         scoring.judge(
             physics.sensor_history,
@@ -342,13 +384,13 @@ class FighterEnv(VectorEnv):
         mark = opponent.fixed[:, 1]
         return scene, self.tasks.advance(scene, self._episode_key(), scoring.bag_speed, mark)
 
-    def _ends(self, scene: Scene) -> tuple[Tensor, Tensor, Tensor]:
+    def _ends(self, scene: Scene, finite: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Terminated, truncated, and broken worlds, each bool of shape (N,)."""
         rule = self.config.episode
         self.elapsed.add_(1)
         whole = torch.cat((scene.qpos, scene.qvel, scene.act), 1)
         speed = scene.qvel.abs().amax(1)
-        broken = ~(torch.isfinite(whole).all(1) & (speed < rule.fastest))
+        broken = ~(finite & torch.isfinite(whole).all(1) & (speed < rule.fastest))
         fell = (
             (scene.head[:, 2] < rule.fall_head)
             | (scene.pelvis[:, 2] < rule.fall_pelvis)
@@ -426,20 +468,23 @@ class FighterEnv(VectorEnv):
         pos, quat = self.opponent.path_pos[:, 0], self.opponent.path_quat[:, 0]
         self.physics.restart(mask, qpos, qvel, pos, quat)
         self.sight.clear(mask)
+        self._look()
         self.episode.add_(mask.to(torch.int32))
         for state in (self.elapsed, self.last_action, self.action_ring, self.counters.counts):
             state.masked_fill_(mask.view(-1, *(1,) * (state.dim() - 1)), 0)
 
     def _scale(self, mask: Tensor, key: Tensor) -> None:
-        """Draws the domain randomisation of the worlds of `mask`."""
+        """Draws the domain randomisation of the worlds of `mask`; evaluation takes it off."""
         random = self.config.random
-        if self.config.evaluation or not (random.scales_model or random.action_delay):
+        if not (random.scales_model or random.action_delay):
             return
         draw = self.draws.uniform(Purpose.MODEL, key, torch.zeros_like(key), 4)
         delay = (draw[:, 3] * (random.action_delay + 1)).long().clamp_max(random.action_delay)
-        self.action_delay.copy_(torch.where(mask, delay, self.action_delay))
         ranges = (random.mass, random.friction, random.strength)
         drawn = torch.stack([between(draw[:, i], pair) for i, pair in enumerate(ranges)], 1)
+        if self.config.evaluation:
+            delay, drawn = torch.zeros_like(delay), torch.ones_like(drawn)
+        self.action_delay.copy_(torch.where(mask, delay, self.action_delay))
         self.scales.copy_(torch.where(mask[:, None], drawn, self.scales))
         if random.scales_model:
             self.physics.scale_model(mask, ModelScales(*self.scales.unbind(1)))
@@ -447,6 +492,11 @@ class FighterEnv(VectorEnv):
     def _episode_key(self) -> Tensor:
         """The number that draws are keyed by: that of the episode, or 0 in evaluation."""
         return self.episode * 0 if self.config.evaluation else self.episode
+
+    def _look(self) -> None:
+        """Finds what is seen in the present state; nothing is remembered by it."""
+        physics = self.physics
+        self.sight.look(physics.sensors, physics.mocap_pos, physics.mocap_quat)
 
     def _read(self) -> Scene:
         return read_scene(self.physics)
@@ -480,3 +530,13 @@ class FighterEnv(VectorEnv):
         if self.device.type == "cuda":
             return torch.cuda.is_current_stream_capturing()
         return bool(wp.get_device("cpu").is_capturing) if wp.is_cpu_available() else False
+
+
+def _whole(name: str, value: Any) -> int:
+    """A whole number, NumPy's included, as a Python one."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise ConfigError(f"{name} is {value!r}; it must be a whole number") from None

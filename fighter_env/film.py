@@ -11,7 +11,7 @@ from fighter_env.baselines import make_baseline
 from fighter_env.config import FighterConfig, only
 from fighter_env.env import FighterEnv
 from fighter_env.errors import ConfigError
-from fighter_env.render import Camera, write_film, write_picture
+from fighter_env.render import Camera, check_films, write_film, write_picture
 
 __all__ = ["render"]
 
@@ -72,15 +72,17 @@ def render(
     """Writes a picture (.png: one frame per clip, at its impact) or a film (.mp4).
 
     Raises:
-        ConfigError: `out` ends in something else.
+        ConfigError: `out` ends in something else, or what it needs is not installed.
     """
+    if out.suffix not in (".png", ".mp4"):
+        raise ConfigError(f"out is {out}; it must end in .png or .mp4")
+    if out.suffix == ".mp4":
+        check_films()
     if out.suffix == ".png":
         shown = clips or SHOWN
         frames = [_at_impact(name, folder, width // 2, height) for name in shown]
         write_picture(np.concatenate(frames, 1), out)
         return out
-    if out.suffix != ".mp4":
-        raise ConfigError(f"out is {out}; it must end in .png or .mp4")
     env = _scene(clips or FighterConfig().opponent.clips, (0.2, 0.6), folder, seed, task)
     act = make_baseline("guard", env)
     observations, _ = env.reset(seed=seed)

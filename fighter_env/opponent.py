@@ -246,8 +246,9 @@ class Opponent:
 
     @property
     def throwing(self) -> Tensor:
-        """Worlds in which a punch is on its way out, bool, shape (N,)."""
-        return (self.clip > 0) & (self.rate > 0)
+        """Worlds in which a punch is on its way out, up to its impact, bool, shape (N,)."""
+        outward = self.time <= self.bank.impact[self.clip.long()]
+        return (self.clip > 0) & (self.rate > 0) & outward
 
     def restart(self, mask: Tensor, draw: Tensor, present: Tensor, fixed: Tensor) -> None:
         """Puts the opponents of `mask` in front of us, or away where they are not wanted.

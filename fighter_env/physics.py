@@ -164,6 +164,8 @@ def make_physics(
         ConfigError: The name is unknown, or `mujoco` was asked for on a device that is no CPU.
     """
     device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device is {str(device)!r}, but torch finds no CUDA device; use 'cpu'")
     kinds: dict[str, Any] = {}
     if name == "warp":
         from fighter_env.physics_warp import WarpPhysics

@@ -7,7 +7,9 @@ once a per-world scale is asked for; until then they share one.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 import mujoco
 import mujoco.rollout
@@ -140,23 +142,38 @@ class MujocoPhysics(Physics):
         full[:, 1 : 1 + nq] = self.qpos.numpy()
         full[:, 1 + nq : 1 + nq + nv] = self.qvel.numpy()
         full[:, 1 + nq + nv :] = self.act.numpy()
-        self._pool.rollout(
-            self._models,
-            self._datas,
-            full,
-            self._control,
-            control_spec=int(_CONTROL),
-            skip_checks=False,
-            nstep=steps,
-            state=self._out,
-            sensordata=self._sensor,
-        )
+        with _quiet():
+            self._pool.rollout(
+                self._models,
+                self._datas,
+                full,
+                self._control,
+                control_spec=int(_CONTROL),
+                skip_checks=False,
+                nstep=steps,
+                state=self._out,
+                sensordata=self._sensor,
+            )
         for data in self._datas:
             full_up = sum(data.warning[kind].number for kind in _CAPACITY)
             if full_up:
                 self.overflow |= 1
                 for kind in _CAPACITY:
                     data.warning[kind].number = 0
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without MuJoCo's warnings of unstable worlds, which go to a file in the working directory.
+
+    The environment counts broken worlds itself.
+    """
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 def _own(model: mujoco.MjModel) -> int:

@@ -21,7 +21,7 @@ from fighter_env.errors import ConfigError
 if TYPE_CHECKING:
     from fighter_env.env import FighterEnv
 
-__all__ = ["Camera", "write_film", "write_picture"]
+__all__ = ["Camera", "check_films", "write_film", "write_picture"]
 
 SEEN, HIDDEN = (0.10, 0.75, 0.20, 1.0), (0.55, 0.55, 0.55, 1.0)
 STICK = (0.86, 0.10, 0.08, 1.0)
@@ -184,12 +184,27 @@ def write_picture(picture: np.ndarray, path: str | Path) -> None:
     imageio.imwrite(path, picture)
 
 
+def check_films() -> None:
+    """Whether films can be written.
+
+    Raises:
+        ConfigError: ``imageio-ffmpeg`` is not installed.
+    """
+    try:
+        import imageio_ffmpeg  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"films need imageio-ffmpeg ({error}): pip install 'kscheduler[render]'"
+        ) from error
+
+
 def write_film(pictures: list[np.ndarray], path: str | Path, fps: float = 50.0) -> None:
     """Writes an mp4 (needs the package ``imageio-ffmpeg``, the extra ``render``).
 
     Raises:
         ConfigError: ``imageio-ffmpeg`` is not installed.
     """
+    check_films()
     import imageio
 
     Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +212,5 @@ def write_film(pictures: list[np.ndarray], path: str | Path, fps: float = 50.0) 
         with imageio.get_writer(path, fps=fps, macro_block_size=4) as writer:
             for picture in pictures:
                 writer.append_data(picture)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(
-            f"films need imageio-ffmpeg ({error}): pip install 'kscheduler[render]'"
-        ) from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be written: {error}") from error

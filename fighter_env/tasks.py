@@ -7,6 +7,7 @@ pushes. A world draws one task per episode; every decision is a mask on the devi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +31,7 @@ GUARDS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]]
     "long": ((0.42, 0.08, -0.06), (0.42, -0.08, -0.06)),
 }
 OPPONENT, BLOCK, WALK, BAG, PUSH = range(len(TASKS))
-CADENCE = 1.6  # gait cycles per second times 2 pi gives the clock of the teacher's gait
+CADENCE = 1.6  # steps per second of the teacher's gait; two of them make one turn of its clock
 
 
 @dataclass
@@ -68,6 +69,9 @@ class Tasks:
     ) -> None:
         self.config, self._draws = config, draws
         self._step = config.control_step
+        # A push acts for whole control steps, with the force that makes its impulse exact.
+        wanted = config.tasks.push_seconds / self._step
+        self._push_seconds = max(1, math.ceil(wanted - 1e-6)) * self._step
 
         def floats(*shape: int) -> Tensor:
             return torch.zeros(num_envs, *shape, device=device)
@@ -132,16 +136,17 @@ class Tasks:
         """Starts and ends pushes; fills `force` for the coming control step."""
         tasks = self.config.tasks
         draw = self._draws.uniform(Purpose.PUSH, episode, self.pushes, 3)
-        start = (self.kind == PUSH) & (self.timer <= 0.0) & (self.push_left <= 0.0)
+        over = self.push_left < 0.5 * self._step
+        start = (self.kind == PUSH) & (self.timer <= 0.0) & over
         angle = 2.0 * torch.pi * draw[:, 0]
-        size = between(draw[:, 1], tasks.push_impulse) / tasks.push_seconds
+        size = between(draw[:, 1], tasks.push_impulse) / self._push_seconds
         force = torch.stack((torch.cos(angle), torch.sin(angle), torch.zeros_like(angle)), 1)
         self.force.copy_(torch.where(start[:, None], force * size[:, None], self.force))
-        self.push_left.copy_(torch.where(start, tasks.push_seconds, self.push_left))
-        rest = tasks.push_seconds + between(draw[:, 2], tasks.push_rest)
+        self.push_left.copy_(torch.where(start, self._push_seconds, self.push_left))
+        rest = self._push_seconds + between(draw[:, 2], tasks.push_rest)
         self.timer.copy_(torch.where(start, rest, self.timer))
         self.pushes.add_(start.to(torch.int32))
-        self.force.mul_((self.push_left > 1e-6).to(torch.float32)[:, None])
+        self.force.mul_((self.push_left > 0.5 * self._step).to(torch.float32)[:, None])
         self.push_left.sub_(self._step).clamp_min_(0.0)
 
     def advance(self, scene: Scene, episode: Tensor, bag_speed: Tensor, mark: Tensor) -> StepEvents:

@@ -10,6 +10,9 @@ importers and are then used by name like the others.
 from __future__ import annotations
 
 import hashlib
+import math
+import zipfile
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,10 +59,15 @@ class Clip:
                 f"clip {self.name!r}: pos is {self.pos.shape} and quat is {self.quat.shape}; they "
                 f"must be (frames, {_BODIES}, 3) and (frames, {_BODIES}, 4) for {names}"
             )
-        if frames < 2 or not self.fps > 0:
-            raise ClipError(f"clip {self.name!r}: needs at least 2 frames and fps > 0")
+        if frames < 2 or not 0 < self.fps < math.inf:
+            raise ClipError(
+                f"clip {self.name!r}: it has {frames} frames at {self.fps} Hz; it needs at least "
+                "2 frames and fps > 0"
+            )
         if not (np.isfinite(self.pos).all() and np.isfinite(self.quat).all()):
             raise ClipError(f"clip {self.name!r}: a pose is not finite")
+        if (np.abs(np.linalg.norm(self.quat, axis=-1) - 1.0) > 0.01).any():
+            raise ClipError(f"clip {self.name!r}: a quaternion is not of length 1")
         if self.hand not in ("", "left", "right") or not 0 <= self.impact < frames:
             raise ClipError(
                 f"clip {self.name!r}: hand is {self.hand!r} and impact is {self.impact}; hand must "
@@ -97,6 +105,7 @@ def _digest(clip: Clip) -> str:
 def save_clip(clip: Clip, folder: str | Path = _FOLDER) -> Path:
     """Writes ``<name>.npz`` into `folder` and returns its path."""
     path = Path(folder) / f"{clip.name}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(
         path,
         pos=clip.pos.astype(np.float32),
@@ -121,18 +130,28 @@ def load_clip(name: str, folder: str | Path = "") -> Clip:
         ClipError: There is no such clip, or its file is broken.
     """
     places = [Path(folder)] if folder else []
+    if folder and not Path(folder).is_dir():
+        raise ClipError(f"clip_folder is {str(folder)!r}, which is no folder")
     for place in (*places, _FOLDER):
         path = place / f"{name}.npz"
         if path.is_file():
             return _read(name, path)
     known = ", ".join(clip_names(folder))
-    raise ClipError(f"unknown clip {name!r}; known clips: {known}")
+    where = f" and in {folder}" if folder else ""
+    raise ClipError(f"unknown clip {name!r}; clips that ship{where}: {known}")
 
 
 def clip_names(folder: str | Path = "") -> list[str]:
     """Names of all clips that `load_clip` finds."""
     places = [_FOLDER, *([Path(folder)] if folder else [])]
     return sorted({path.stem for place in places for path in place.glob("*.npz")})
+
+
+# What numpy raises for a file that is no .npz, is cut short, or holds entries of another kind.
+_UNREADABLE = (
+    *(KeyError, OSError, EOFError, ValueError, TypeError, NotImplementedError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 
 
 def _read(name: str, path: Path) -> Clip:
@@ -148,7 +167,9 @@ def _read(name: str, path: Path) -> Clip:
                 source=str(stored["source"]),
             )
             written = str(stored["sha256"])
-    except (KeyError, OSError, EOFError) as error:
+    except ClipError:
+        raise
+    except _UNREADABLE as error:
         raise ClipError(f"clip {name!r}: {path} cannot be read: {error}") from error
     if written != clip.sha256:
         raise ClipError(f"clip {name!r}: {path} does not match its own hash; make it again")

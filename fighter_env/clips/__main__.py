@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import tyro
@@ -12,6 +13,7 @@ from fighter_env.clips import Clip, save_clip
 from fighter_env.clips.bvh import import_bvh
 from fighter_env.clips.deepmimic import find_motion, import_deepmimic
 from fighter_env.clips.generate import make_clips
+from fighter_env.errors import ClipError, FighterError
 
 
 def make(out: Path = Path(__file__).parent) -> None:
@@ -44,6 +46,8 @@ def add(
         end: Last second (BVH).
         keep_root: Keep the travel and turn of the pelvis.
     """
+    if hand not in ("", "left", "right"):
+        raise ClipError(f"hand is {hand!r}; it must be left or right, or empty for no punch")
     if file.lower().endswith(".bvh"):
         clip = import_bvh(file, name, start=start, end=end, keep_root=keep_root)
     else:
@@ -66,6 +70,16 @@ def _report(clip: Clip, path: Path) -> None:
     Console().print(f"{path}: {len(clip.pos)} frames at {clip.fps:g} Hz, {clip.sha256[:12]}")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Entry of ``python -m fighter_env.clips``."""
     wp.config.log_level = wp.LOG_WARNING
-    tyro.extras.subcommand_cli_from_dict({"make": make, "import": add})
+    try:
+        commands = {"make": make, "import": add}
+        tyro.extras.subcommand_cli_from_dict(commands, prog="python -m fighter_env.clips")
+    except FighterError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        raise SystemExit(1) from error
+
+
+if __name__ == "__main__":
+    main()

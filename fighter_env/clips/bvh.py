@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,12 +15,13 @@ from fighter_env.errors import ClipError
 
 __all__ = ["Joint", "import_bvh", "read_bvh"]
 
-# Our point, and what files call it (lower case, without spaces and digits' separators).
+# Our point, and what files call it (lower case, letters and digits only), the likeliest first:
+# beside a joint called arm, one called shoulder is the collar bone.
 _NAMES = {
     "pelvis": ("hips", "hip", "pelvis", "root"),
     "neck": ("neck", "neck1"),
     "head": ("head",),
-    "shoulder": ("shoulder", "arm", "uparm", "upperarm"),
+    "shoulder": ("arm", "uparm", "upperarm", "shoulder"),
     "elbow": ("elbow", "forearm", "lowarm", "lowerarm"),
     "wrist": ("wrist", "hand"),
     "hip": ("hip", "upleg", "thigh", "upperleg"),
@@ -26,6 +29,8 @@ _NAMES = {
     "ankle": ("ankle", "foot"),
     "toe": ("toes", "toe", "toebase", "ball"),
 }
+_CHANNELS = {f"{axis}{kind}" for axis in "xyz" for kind in ("position", "rotation")}
+_SECONDS = (1e-4, 1.0)  # shortest and longest frame that a recording has
 
 
 @dataclass
@@ -44,11 +49,11 @@ def read_bvh(path: str | Path) -> tuple[list[Joint], np.ndarray, float]:
     Raises:
         ClipError: The file is no BVH file or is cut short.
     """
-    words = Path(path).read_text().split()
     joints: list[Joint] = []
     stack: list[int] = []
     at = 0
     try:
+        words = Path(path).read_text().split()
         while words[at].upper() != "MOTION":
             word = words[at].upper()
             if word in ("ROOT", "JOINT", "END"):
@@ -76,9 +81,21 @@ def read_bvh(path: str | Path) -> tuple[list[Joint], np.ndarray, float]:
         seconds = float(words[start])
         total = sum(len(joint.channels) for joint in joints)
         values = np.array(words[start + 1 : start + 1 + frames * total], float)
-        motion = values.reshape(frames, total)
-    except (IndexError, ValueError) as error:
+        motion = values.reshape(max(frames, 0), total)
+    except (IndexError, ValueError, OSError, OverflowError) as error:
         raise ClipError(f"{path}: not a complete BVH file ({error})") from error
+    unknown = {channel for joint in joints for channel in joint.channels} - _CHANNELS
+    if unknown:
+        raise ClipError(f"{path}: unknown channels: {', '.join(sorted(unknown))}")
+    if not _SECONDS[0] <= seconds <= _SECONDS[1]:
+        raise ClipError(
+            f"{path}: frame time is {seconds} s; it must be from {_SECONDS[0]} to {_SECONDS[1]} s"
+        )
+    if frames < 1 or total < 1:
+        raise ClipError(f"{path}: it has {frames} frames of {total} channels; it needs some")
+    offsets = np.array([joint.offset for joint in joints])
+    if not (np.isfinite(motion).all() and np.isfinite(offsets).all()):
+        raise ClipError(f"{path}: a value is not finite")
     return joints, motion, 1.0 / seconds
 
 
@@ -119,13 +136,25 @@ def joint_places(joints: list[Joint], motion: np.ndarray) -> np.ndarray:
 
 
 def _find(joints: list[Joint], side: str, point: str) -> int | None:
+    """The joint that is our point, or None; a name that says no more than that comes first."""
+    names = _plain_names(joints)
     for wanted in _NAMES[point]:
-        for index, joint in enumerate(joints):
-            name = joint.name.lower().replace("_", "").replace(":", "").replace(" ", "")
-            short = f"{side[:1]}{wanted}" if side else wanted
-            if name in (f"{side}{wanted}", short) or name.endswith(f"{side}{wanted}"):
+        for exact in (f"{side}{wanted}", f"{side[:1]}{wanted}"):
+            if exact in names:
+                return names.index(exact)
+    for wanted in _NAMES[point] if side else ():
+        for index, name in enumerate(names):
+            if name.endswith(f"{side}{wanted}"):
                 return index
     return None
+
+
+def _plain_names(joints: list[Joint]) -> list[str]:
+    """Names in lower case, without a prefix that all of them have (such as mixamorig:)."""
+    names = [re.sub(r"[^a-z0-9]", "", joint.name.lower().split(":")[-1]) for joint in joints]
+    columns = zip(*names, strict=False)
+    prefix = "".join(c[0] for c in itertools.takewhile(lambda c: len(set(c)) == 1, columns))
+    return [name.removeprefix(prefix) for name in names] if prefix not in names else names
 
 
 def import_bvh(
@@ -139,10 +168,18 @@ def import_bvh(
     """A clip from seconds `start` to `end` of a BVH file (y up, z forward).
 
     Raises:
-        ClipError: The file is broken, or joints that we need are missing from it.
+        ClipError: The file is broken, joints that we need are missing from it, or there is no
+            motion from `start` to `end`.
     """
     joints, motion, fps = read_bvh(path)
-    first, last = round(start * fps), min(len(motion), round(min(end, 1e9) * fps) + 1)
+    if not 0.0 <= start < end:
+        raise ClipError(f"start is {start} s and end is {end} s; they must be 0 <= start < end")
+    first, last = round(min(start, 1e9) * fps), min(len(motion), round(min(end, 1e9) * fps) + 1)
+    if last - first < 2:
+        raise ClipError(
+            f"{path}: fewer than 2 frames from {start} s to {end} s; it is "
+            f"{(len(motion) - 1) / fps:g} s long"
+        )
     places = joint_places(joints, motion[first:last])[..., [2, 0, 1]]
     points, missing = {}, []
     wanted = [("", "pelvis", "pelvis"), ("", "neck", "neck"), ("", "head", "head_top")]

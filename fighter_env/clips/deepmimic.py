@@ -52,17 +52,25 @@ def read_deepmimic(path: str | Path) -> tuple[np.ndarray, float]:
     """
     try:
         rows = np.array(json.loads(Path(path).read_text())["Frames"], float)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ClipError(f"{path}: not a DeepMimic motion ({error})") from error
     if rows.ndim != 2 or rows.shape[1] != _COLUMNS or len(rows) < 2:
         raise ClipError(f"{path}: rows are {rows.shape}; they must be (frames, {_COLUMNS})")
     if rows[-1, 0] <= 0.0:
         rows = rows[:-1]
-    return rows, 1.0 / float(np.median(rows[:, 0]))
+    seconds = float(np.median(rows[:, 0]))
+    if not np.isfinite(rows).all() or not 1e-4 <= seconds <= 1.0:
+        raise ClipError(
+            f"{path}: rows must be finite and last from 0.0001 to 1 s; they last {seconds} s"
+        )
+    return rows, 1.0 / seconds
 
 
 def _matrices(quat: np.ndarray) -> np.ndarray:
-    w, x, y, z = (quat / np.linalg.norm(quat, axis=1, keepdims=True)).T
+    length = np.linalg.norm(quat, axis=1, keepdims=True)
+    if not (length > 1e-6).all():
+        raise ClipError("a rotation is a quaternion of zeros")
+    w, x, y, z = (quat / length).T
     rows = [
         [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
         [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],

@@ -128,11 +128,13 @@ def clip_from_points(
         keep_root: Keep the travel and turn of the pelvis.
 
     Raises:
-        ClipError: A point is missing.
+        ClipError: A point is missing, there are fewer than 2 frames, or the legs have no length.
     """
     missing = [point for point in POINTS if point not in points]
     if missing:
         raise ClipError(f"clip {name!r}: joints are missing: {', '.join(missing)}")
+    if len(points["pelvis"]) < 2:
+        raise ClipError(f"clip {name!r}: needs at least 2 frames")
     if not keep_root:
         points = remove_root_motion(points, fps)
     legs = [
@@ -140,7 +142,10 @@ def clip_from_points(
         + np.linalg.norm(points[f"{s}_knee"] - points[f"{s}_ankle"], axis=-1)
         for s in ("left", "right")
     ]
-    scale = (anatomy.THIGH + anatomy.SHIN) / float(np.mean(legs))
+    long = float(np.mean(legs))
+    if not 1e-9 < long < np.inf:
+        raise ClipError(f"clip {name!r}: the legs are {long} long")
+    scale = (anatomy.THIGH + anatomy.SHIN) / long
     turns = _orientations(points)
     places: dict[str, np.ndarray] = {}
     for segment in anatomy.BODIES:

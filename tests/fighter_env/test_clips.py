@@ -11,7 +11,7 @@ import pytest
 from fighter_env import anatomy
 from fighter_env.clips import BUILT_IN, Clip, load_clip, save_clip
 from fighter_env.clips.__main__ import with_hand
-from fighter_env.clips.bvh import import_bvh, read_bvh
+from fighter_env.clips.bvh import _find, import_bvh, read_bvh
 from fighter_env.clips.deepmimic import import_deepmimic
 from fighter_env.clips.generate import make_clips
 from fighter_env.clips.retarget import POINTS, clip_from_points
@@ -172,3 +172,137 @@ def _still_bvh():
 
 
 STILL_BVH = _still_bvh()
+
+
+def renamed(names, prefix=""):
+    """The still figure with other names: {ours: theirs}."""
+    text = STILL_BVH
+    for ours, theirs in names.items():
+        text = text.replace(f" {ours}\n", f" {prefix}{theirs}\n")
+    return text
+
+
+MIXAMO = {
+    "Shoulder": "Arm",
+    "Elbow": "ForeArm",
+    "Wrist": "Hand",
+    "Hip": "UpLeg",
+    "Knee": "Leg",
+    "Ankle": "Foot",
+    "Toes": "ToeBase",
+}
+MIXAMO = {f"{s}{a}": f"{s}{b}" for s in ("Left", "Right") for a, b in MIXAMO.items()}
+PLAIN = {name: name for name in ("Hips", "Neck", "Head")}
+
+
+def test_shoulder_beside_an_arm_is_the_collar_bone(tmp_path):
+    text = renamed(MIXAMO | PLAIN)
+    for side, sign in (("Left", 1), ("Right", -1)):
+        arm = f"JOINT {side}Arm\n{{\nOFFSET {sign * 18} 40 0\n"
+        collar = f"JOINT {side}Shoulder\n{{\nOFFSET {sign * 4} 44 0\nCHANNELS 0\n"
+        assert arm in text
+        before, after = text.split(arm)
+        depth, at = 1, 0
+        while depth:
+            depth += {"{": 1, "}": -1}.get(after[at], 0)
+            at += 1
+        inner = f"JOINT {side}Arm\n{{\nOFFSET {sign * 14} -4 0\n{after[:at]}}}\n"
+        text = before + collar + inner + after[at:]
+    (tmp_path / "a.bvh").write_text(text)
+    (tmp_path / "b.bvh").write_text(STILL_BVH)
+    joints, *_ = read_bvh(tmp_path / "a.bvh")
+    names = [joint.name for joint in joints]
+    assert _find(joints, "left", "shoulder") == names.index("LeftArm")
+    assert _find(joints, "right", "shoulder") == names.index("RightArm")
+    found = import_bvh(tmp_path / "a.bvh", "x")
+    np.testing.assert_allclose(found.pos, import_bvh(tmp_path / "b.bvh", "x").pos, atol=1e-5)
+
+
+@pytest.mark.parametrize("prefix", ["", "mixamorig:", "Bip01_"])
+def test_joints_are_found_behind_a_prefix(tmp_path, prefix):
+    (tmp_path / "a.bvh").write_text(renamed(MIXAMO | PLAIN, prefix))
+    (tmp_path / "b.bvh").write_text(STILL_BVH)
+    found = import_bvh(tmp_path / "a.bvh", "x")
+    np.testing.assert_allclose(found.pos, import_bvh(tmp_path / "b.bvh", "x").pos, atol=1e-5)
+
+
+def test_pelvis_is_not_taken_for_a_left_hip(tmp_path):
+    (tmp_path / "a.bvh").write_text(renamed({"Hips": "Pelvis"}))
+    joints, *_ = read_bvh(tmp_path / "a.bvh")
+    assert joints[_find(joints, "", "pelvis")].name == "Pelvis"
+    assert joints[_find(joints, "left", "hip")].name == "LeftHip"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("Time: 0.02", "Time: 0", "frame time"),
+        ("Time: 0.02", "Time: nan", "frame time"),
+        ("Time: 0.02", "Time: -0.02", "frame time"),
+        ("Time: 0.02", "Time: 1e-9", "frame time"),
+        ("Frames: 3", "Frames: 0", "0 frames"),
+        ("Frames: 3", "Frames: -1", "-1 frames"),
+        ("Frames: 3", "Frames: 9", "complete"),
+        ("0 93 0", "nan 93 0", "finite"),
+        ("Zrotation", "Wrotation", "wrotation"),
+        ("Zrotation", "Zscale", "zscale"),
+        ("0 -43 0", "0 0 0", "legs"),
+    ],
+)
+def test_bvh_with_a_broken_value_is_refused(tmp_path, old, new, words):
+    assert old in STILL_BVH
+    (tmp_path / "a.bvh").write_text(STILL_BVH.replace(old, new))
+    with pytest.raises(ClipError, match=words):
+        import_bvh(tmp_path / "a.bvh", "x")
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(1.0, 0.5), (-0.1, 1.0), (float("nan"), 1.0), (9.0, 10.0), (0.0, 0.004)]
+)
+def test_span_without_motion_is_refused(tmp_path, start, end):
+    (tmp_path / "a.bvh").write_text(STILL_BVH)
+    with pytest.raises(ClipError, match=r"start|fewer than 2 frames"):
+        import_bvh(tmp_path / "a.bvh", "x", start=start, end=end)
+
+
+def test_binary_and_missing_motions_are_refused(tmp_path):
+    (tmp_path / "a").write_bytes(b"\xff\xfe\x00\x80")
+    for path in (tmp_path / "a", tmp_path / "none"):
+        with pytest.raises(ClipError):
+            read_bvh(path)
+        with pytest.raises(ClipError):
+            import_deepmimic(path, "x")
+
+
+@pytest.mark.parametrize("value", [0.0, float("nan"), -0.1, float("inf")])
+def test_deepmimic_with_a_broken_duration_is_refused(tmp_path, value):
+    row = [value, 0, 0.9, 0, *[1, 0, 0, 0] * 10]
+    (tmp_path / "a").write_text(json.dumps({"Frames": [row] * 4}))
+    with pytest.raises(ClipError, match="last"):
+        import_deepmimic(tmp_path / "a", "x")
+
+
+def test_files_that_hold_no_clip_are_refused(tmp_path):
+    jab = load_clip("jab")
+    parts = {"pos": jab.pos, "quat": jab.quat, "fps": jab.fps, "hand": "left", "impact": 1}
+    parts |= {"source": "", "sha256": ""}
+    (tmp_path / "text.npz").write_text("no clip")
+    (tmp_path / "empty.npz").write_bytes(b"")
+    (tmp_path / "zip.npz").write_bytes(b"PK\x03\x04" + bytes(40))
+    np.savez(tmp_path / "fps.npz", **parts | {"fps": np.array([1.0, 2.0])})
+    np.savez(tmp_path / "words.npz", **parts | {"pos": np.full((9, 13, 3), "a")})
+    np.savez(tmp_path / "hand.npz", **parts | {"hand": "foot"})
+    for path in sorted(tmp_path.iterdir()):
+        with pytest.raises(ClipError):
+            load_clip(path.stem, tmp_path)
+
+
+def test_clip_with_impossible_values_is_refused():
+    jab = load_clip("jab")
+    for fps in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ClipError, match="fps"):
+            Clip("x", jab.pos, jab.quat, fps)
+    with pytest.raises(ClipError, match="quaternion"):
+        Clip("x", jab.pos, 0.0 * jab.quat, 100.0)
+    with pytest.raises(ClipError, match="hand"):
+        Clip("x", jab.pos, jab.quat, 100.0, "foot")

@@ -10,7 +10,14 @@ from fighter_env import FighterConfig, FighterError, only
 from fighter_env.baselines import make_baseline
 from fighter_env.body import build_model
 from fighter_env.clips import load_clip
-from fighter_env.config import OpponentConfig, PhysicsConfig, SightConfig, TaskConfig
+from fighter_env.config import (
+    EpisodeConfig,
+    OpponentConfig,
+    PhysicsConfig,
+    RandomConfig,
+    SightConfig,
+    TaskConfig,
+)
 from fighter_env.errors import ClipError, ConfigError, FingerprintError
 from fighter_env.fingerprint import compare, fingerprint
 
@@ -27,6 +34,26 @@ from fighter_env.fingerprint import compare, fingerprint
         (FighterConfig(opponent=OpponentConfig(rest=(2.0, 1.0))), r"opponent\.rest"),
         (FighterConfig(opponent=OpponentConfig(weights=(1.0,))), "one weight"),
         (FighterConfig(physics=PhysicsConfig(substeps=0)), "substeps"),
+        (FighterConfig(physics=PhysicsConfig(substeps=2.5)), r"physics\.substeps.*whole"),
+        (FighterConfig(physics=PhysicsConfig(nconmax=1.5)), r"physics\.nconmax.*whole"),
+        (FighterConfig(physics=PhysicsConfig(njmax=0)), r"physics\.njmax"),
+        (FighterConfig(physics=PhysicsConfig(threads=-1)), r"physics\.threads"),
+        (FighterConfig(first_world=-1), "first_world"),
+        (FighterConfig(sight=SightConfig(rays=1.5)), r"sight\.rays.*whole"),
+        (FighterConfig(sight=SightConfig(seen_share=0.0)), r"sight\.seen_share"),
+        (FighterConfig(sight=SightConfig(seen_share=1.1)), r"sight\.seen_share"),
+        (FighterConfig(sight=SightConfig(longest_age=0.1)), r"sight\.longest_age"),
+        (FighterConfig(sight=SightConfig(delay=-0.1)), r"sight\.delay"),
+        (FighterConfig(opponent=OpponentConfig(speed=(0.0, 1.0))), r"opponent\.speed"),
+        (FighterConfig(opponent=OpponentConfig(rest=(1.0, 2.0, 3.0))), r"opponent\.rest"),
+        (FighterConfig(opponent=OpponentConfig(rest=(1.0,))), r"opponent\.rest"),
+        (FighterConfig(episode=EpisodeConfig(seconds=0.01)), r"episode\.seconds"),
+        (FighterConfig(random=RandomConfig(action_delay=1.5)), r"action_delay.*whole"),
+        (FighterConfig(random=RandomConfig(action_delay=-1)), "action_delay"),
+        (FighterConfig(random=RandomConfig(mass=(0.0, 1.0))), r"random\.mass"),
+        (FighterConfig(tasks=TaskConfig(push_seconds=0.0)), r"tasks\.push_seconds"),
+        (FighterConfig(tasks=TaskConfig(push_seconds=-0.1)), r"tasks\.push_seconds"),
+        (FighterConfig(tasks=TaskConfig(ratios=(float("nan"), 1.0, 0, 0, 0))), r"tasks\.ratios"),
     ],
 )
 def test_unusable_setting_is_refused_by_name(config, words):

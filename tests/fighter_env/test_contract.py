@@ -16,6 +16,7 @@ from fighter_env.counters import COUNTERS, TOTALS
 from fighter_env.errors import ActionError, ConfigError, FingerprintError
 from fighter_env.measure import count_step
 from fighter_env.rewards import TERMS
+from fighter_env.tasks import StepEvents
 
 STILL = torch.zeros(4, 25)
 
@@ -193,10 +194,108 @@ def test_wrong_action_is_refused(env, actions, words):
         env.step(actions)
 
 
-@pytest.mark.parametrize("num_envs", [0, -1, 2.0, "4"])
+@pytest.mark.parametrize("num_envs", [0, -1, 2.0, "4", True])
 def test_wrong_number_of_worlds_is_refused(num_envs):
     with pytest.raises(ConfigError, match="num_envs"):
         FighterEnv(num_envs)
+
+
+def test_numpy_integers_are_whole_numbers():
+    env = FighterEnv(np.int64(2), "cpu", "mujoco", seed=np.int32(3))
+    env.reset(seed=np.int64(4))
+    assert type(env.num_envs) is int
+    assert env.draws.seed.tolist() == [4]
+    env.close()
+
+
+@pytest.mark.parametrize("seed", [1.0, "1", True, [1, 2, 3, 4]])
+def test_seed_that_is_no_whole_number_is_refused(env, seed):
+    with pytest.raises(ConfigError, match="seed"):
+        env.reset(seed=seed)
+    with pytest.raises(ConfigError, match="seed"):
+        FighterEnv(1, "cpu", "mujoco", seed=seed)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("kind", ["warp", "mujoco"])
+def test_world_with_an_action_that_is_not_finite_is_broken(kind, value, warp_env):
+    env = warp_env if kind == "warp" else FighterEnv(4, "cpu", kind, warp_env.config)
+    env.reset(seed=6)
+    saved = env.state_dict()
+    expected, reward, *_ = env.step(STILL)
+    env.load_state_dict(saved)
+    broken = STILL.clone()
+    broken[1, 3] = value
+    found, rewards, terminated, truncated, infos = env.step(broken)
+    others = [0, 2, 3]
+    assert torch.equal(found["critic"][others], expected["critic"][others])
+    assert torch.equal(rewards[others], reward[others])
+    assert rewards[1] == 0.0
+    assert terminated.tolist() == infos["_final_obs"].tolist() == [False, True, False, False]
+    assert not truncated.any()
+    assert torch.equal(infos["final_obs"]["teacher"][1], expected["teacher"][1])
+    assert env.counters.totals[TOTALS.index("broken_worlds")] == 1
+    assert env.episode.tolist() == [1, 2, 1, 1]
+    assert torch.isfinite(env.last_action).all()
+    _, _, terminated, *_ = env.step(STILL)
+    assert not terminated.any()
+
+
+def test_no_gradient_flows_through_a_step(warp_env):
+    warp_env.reset(seed=0)
+    weight = torch.zeros(4, 25, requires_grad=True)
+    observations, reward, *_ = warp_env.step(weight + 0.1)
+    made = [*observations.values(), reward, warp_env.last_action, warp_env.physics._ctrl]
+    assert not any(value.requires_grad for value in made)
+
+
+@pytest.mark.parametrize("seed", [None, 4])
+def test_first_reset_starts_every_world_whatever_its_mask(seed):
+    env = FighterEnv(2, "cpu", "mujoco")
+    env.reset(seed=seed, options={"reset_mask": torch.tensor([True, False])})
+    assert env.episode.tolist() == [1, 1]
+    assert (env.physics.sensors[:, layout.SENSOR["head_centre_pos"]][:, 2] > 1.0).all()
+    env.close()
+
+
+def test_state_saved_before_any_reset_is_one_to_go_on_from():
+    one, two = (FighterEnv(2, "cpu", "mujoco", seed=8) for _ in range(2))
+    two.load_state_dict(one.state_dict())
+    action = torch.zeros(2, 25)
+    observations, *_ = two.step(action)
+    one.reset(seed=8)
+    expected, *_ = one.step(action)
+    assert torch.equal(observations["critic"], expected["critic"])
+    one.close()
+    two.close()
+
+
+def test_seed_for_some_worlds_only_is_refused_and_changes_nothing(env):
+    env.reset(seed=0)
+    for _ in range(6):
+        env.step(STILL)
+    episode, totals = env.episode.clone(), env.counters.totals.clone()
+    with pytest.raises(ConfigError, match="all worlds share one seed"):
+        env.reset(seed=1, options={"reset_mask": torch.tensor([True, False, True, False])})
+    assert torch.equal(env.episode, episode)
+    assert torch.equal(env.counters.totals, totals)
+    assert env.draws.seed.tolist() == [0]
+    env.reset(seed=1, options={"reset_mask": torch.ones(4, dtype=torch.bool)})
+    assert env.episode.tolist() == [1] * 4
+    assert not env.counters.totals.any()
+
+
+def test_total_of_the_punch_strength_is_not_rounded_step_by_step(env):
+    env.reset(seed=0)
+    env.scoring.scored.fill_(True)
+    env.scoring.share.fill_(1.0)
+    env.scoring.speed.fill_(0.1)  # 4 worlds at 3 kg: 1.2 kg m/s per step
+    zero, false = torch.zeros(4), torch.zeros(4, dtype=torch.bool)
+    events = StepEvents(false, false, false, zero, zero, zero)
+    for _ in range(100):
+        env.counters.add(env.tasks, env.scoring, events, zero, false, false, false)
+    assert abs(int(env.counters.totals[TOTALS.index("punch_strength")]) - 120) <= 1
+    assert int(env.counters.totals[TOTALS.index("punches_taken")]) == 400
 
 
 def test_state_of_another_body_is_refused_with_the_parts_that_differ(env):

@@ -59,7 +59,7 @@ def test_physics_agree_over_50_steps(warp_env, actions, capsys):
 def test_broken_world_ends_without_reward_and_comes_back(
     kind, warp_env, busy, tmp_path, monkeypatch
 ):
-    monkeypatch.chdir(tmp_path)  # MuJoCo C logs its warning to the working directory
+    monkeypatch.chdir(tmp_path)
     env = warp_env if kind == "warp" else FighterEnv(4, "cpu", kind, busy)
     still = torch.zeros(4, 25)
     env.reset(seed=1)
@@ -79,6 +79,7 @@ def test_broken_world_ends_without_reward_and_comes_back(
     assert torch.isfinite(found["critic"]).all()
     assert torch.isfinite(env.physics.qpos).all()
     assert not terminated.any()
+    assert list(tmp_path.iterdir()) == []  # MuJoCo C writes a log unless it is told not to
 
 
 def test_end_of_a_world_changes_no_other(warp_env):
@@ -156,3 +157,25 @@ def test_domain_randomisation_reaches_the_physics(kind):
 def test_unknown_physics_is_refused():
     with pytest.raises(ConfigError, match='"warp" or "mujoco"'):
         FighterEnv(1, "cpu", "bullet")
+
+
+@pytest.mark.parametrize("kind", ["warp", "mujoco"])
+def test_evaluation_does_not_go_on_with_loaded_randomisation(kind):
+    random = RandomConfig(mass=(0.7, 0.8), strength=(0.6, 0.7), action_delay=2)
+    config = FighterConfig(random=random)
+    trained = FighterEnv(2, "cpu", kind, config)
+    trained.reset(seed=3)
+    trained.action_delay.fill_(2)
+    fresh, loaded = (FighterEnv(2, "cpu", kind, replace(config, evaluation=True)) for _ in "ab")
+    loaded.load_state_dict(trained.state_dict())
+    assert (loaded.scales != 1.0).any()
+    expected, _ = fresh.reset(seed=3)
+    found, _ = loaded.reset(seed=3)
+    assert (loaded.scales == 1.0).all()
+    assert (loaded.action_delay == 0).all()
+    for _ in range(3):
+        assert all(torch.equal(found[group], expected[group]) for group in found)
+        expected, *_ = fresh.step(torch.full((2, 25), 0.1))
+        found, *_ = loaded.step(torch.full((2, 25), 0.1))
+    for env in (trained, fresh, loaded):
+        env.close()

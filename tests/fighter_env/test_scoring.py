@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import mujoco
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 
 from fighter_env import FighterEnv, anatomy, layout
 from fighter_env.config import OpponentConfig, ScoringConfig
-from fighter_env.counters import COUNTERS
+from fighter_env.counters import COUNTERS, TOTALS
+from fighter_env.draws import Draws
+from fighter_env.scene import read_scene
 from fighter_env.scoring import BLOCKERS, PATHS, Scoring, path_pattern
-from fighter_env.tasks import GUARDS
+from fighter_env.tasks import GUARDS, Tasks
 
 BODIES = ("left_forearm", "right_forearm", "left_upper_arm", "right_upper_arm")
 HEAD = torch.tensor([0.0, 0.0, 1.6])
@@ -154,3 +157,86 @@ def test_guards_keep_the_gloves_apart():
     for left, right in GUARDS.values():
         gap = (torch.tensor(left) - torch.tensor(right)).norm()
         assert float(gap) >= 2 * anatomy.GLOVE_RADIUS
+
+
+def true_contacts(env):
+    """The bag's place and the pairs of geoms that touch, by MuJoCo C from positions alone."""
+    model, physics = env.physics.model, env.physics
+    data = mujoco.MjData(model)
+    data.qpos[:] = physics.qpos[0].numpy()
+    data.mocap_pos[:] = physics.mocap_pos[0].numpy()
+    data.mocap_quat[:] = physics.mocap_quat[0].numpy()
+    mujoco.mj_forward(model, data)
+    pairs = [{model.geom(c.geom1).name, model.geom(c.geom2).name} for c in data.contact]
+    return torch.tensor(data.geom("bag").xpos, dtype=torch.float32), pairs
+
+
+def test_bag_of_an_environment_is_where_its_geom_is_and_scores_when_a_glove_meets_it(single):
+    config = single("bag")
+    config = replace(config, tasks=replace(config.tasks, bag_distance=(0.6, 0.6)))
+    env = FighterEnv(1, "cpu", "mujoco", config)
+    observations, _ = env.reset(seed=0)
+    entry = layout.observation_slices("policy")["bag"]
+    assert abs(float(observations["policy"][0, entry][2])) < 0.5
+    action, contacts, judged = torch.zeros(1, 25), 0, 0
+    for step in range(50):
+        for side in ("left", "right"):
+            action[:, layout.HINGE[f"{side}_elbow"]] = -float(step % 25 < 8)
+            action[:, layout.HINGE[f"{side}_shoulder_flex"]] = 0.4 * float(step % 25 < 8)
+        env.step(action)
+        place, pairs = true_contacts(env)
+        torch.testing.assert_close(read_scene(env.physics).bag[0], place, atol=1e-2, rtol=0.0)
+        contacts += any("bag" in pair and pair & {"left_glove", "right_glove"} for pair in pairs)
+        judged += int((env.scoring.bag_speed > 0).any())
+    assert contacts > 0
+    assert judged > 0
+    assert env.counters.totals[TOTALS.index("bag_hits")] > 0
+    env.close()
+
+
+def test_punch_on_its_way_home_does_not_score(single):
+    opponent = OpponentConfig(
+        distance=(1.6, 1.6),
+        rest=(0.0, 0.01),
+        speed=(1.0, 1.0),
+        clips=("jab",),
+        weights=(1.0,),
+        aim=0.0,
+        follow=0.0,
+        step_in=0.0,
+    )
+    env = FighterEnv(1, "cpu", "mujoco", single("opponent", opponent=opponent))
+    env.reset(seed=0)
+    impact, met = float(env.opponent.bank.impact[1]), 0
+    for _ in range(30):
+        if float(env.opponent.time[0]) > impact + 0.02 and not met:
+            env.opponent.base[0, 0] -= 0.75
+            env.opponent.base_next[0, 0] -= 0.75
+            met = 1
+        assert not env.opponent.throwing[0] or float(env.opponent.time[0]) <= impact
+        env.step(torch.zeros(1, 25))
+        assert not env.scoring.scored[0]
+        assert not env.scoring.touched[0]
+    assert met
+    env.close()
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.05, 0.03, 0.004, 0.25])
+def test_impulse_of_a_push_is_what_was_asked_for(single, seconds):
+    config = single("push")
+    pushes = {"push_seconds": seconds, "push_impulse": (12.0, 12.0), "push_rest": (0.1, 0.1)}
+    config = replace(config, tasks=replace(config.tasks, **pushes))
+    tasks = Tasks(3, torch.device("cpu"), config, Draws(3, torch.device("cpu")))
+    episode = torch.ones(3, dtype=torch.int32)
+    tasks.restart(torch.ones(3, dtype=torch.bool), episode)
+    impulse = torch.zeros(3)
+    for _ in range(200):
+        tasks.prepare(episode)
+        impulse += tasks.force.norm(dim=1) * config.control_step
+        tasks.timer.sub_(config.control_step)
+    running = tasks.force.norm(dim=1) > 0
+    assert (tasks.pushes > 5).all()
+    each = impulse / tasks.pushes
+    assert torch.allclose(each[~running], torch.full((3,), 12.0)[~running], rtol=1e-4)
+    assert (impulse <= 12.0 * tasks.pushes + 1e-2).all()
+    assert (impulse > 12.0 * (tasks.pushes - 1)).all()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fighter_env import FighterConfig, FighterEnv, layout
-from fighter_env.config import OpponentConfig, SightConfig
+from fighter_env.config import EpisodeConfig, OpponentConfig, SightConfig
 from fighter_env.sight import KEYPOINTS, Sight
 
 BLOCKERS = ("left_glove", "right_glove", "left_forearm", "right_forearm")
@@ -196,3 +196,34 @@ def test_rays_are_a_setting():
     env.step(torch.zeros(1, 25))
     assert ((env.sight.share * 8).frac() == 0.0).all()
     env.close()
+
+
+def true_places(env, observations):
+    """The entry `true_place`, and where the keypoints are from the head in the heading frame."""
+    scene = env._read()
+    expected = scene.local(env.sight.place - scene.head[:, None]).flatten(1)
+    return observations["critic"][:, layout.observation_slices("critic")["true_place"]], expected
+
+
+def test_first_observation_of_an_episode_has_the_true_places(single):
+    config = single("opponent", episode=EpisodeConfig(seconds=0.04))
+    env = FighterEnv(2, "cpu", "mujoco", config)
+    observations, _ = env.reset(seed=0)
+    for _ in range(4):
+        found, _ = true_places(env, observations)
+        look(env)
+        _, expected = true_places(env, observations)
+        torch.testing.assert_close(found, expected)
+        observations, *_ = env.step(torch.zeros(2, 25))
+    assert env.episode.tolist() == [3, 3]
+    env.close()
+
+
+def test_look_after_a_restart_leaves_the_other_worlds_as_they_are(env):
+    for _ in range(7):
+        env.step(torch.zeros(2, 25))
+    names = env.sight.STATE
+    before = {name: getattr(env.sight, name)[1].clone() for name in names}
+    env.reset(options={"reset_mask": torch.tensor([True, False])})
+    assert all(torch.equal(getattr(env.sight, name)[1], before[name]) for name in names)
+    assert (env.sight.ring[0] == 0.0).all()

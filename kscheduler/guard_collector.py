@@ -26,7 +26,7 @@ import torch
 
 from kscheduler import _core
 from kscheduler.arguments import given_attributes
-from kscheduler.guards import Guard, Guards, is_scalar, same_scalar
+from kscheduler.guards import PLAIN_TYPES, Guard, Guards, is_scalar, same_scalar
 from kscheduler.host_state import HOST_GENERATORS, generator_state
 from kscheduler.intercept.user_line import is_library
 from kscheduler.spaces import (
@@ -55,6 +55,8 @@ __all__ = ["GuardCollector"]
 
 _SKIPPED = (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _CONTAINERS = (dict, list, set, collections.deque)
+_COUNTED = (*_CONTAINERS, np.ndarray)  # compared only where code names them
+_SEQUENCES = (tuple, *_CONTAINERS)
 _DEPTH = 60
 _MAX_ITEMS = 65_536  # of a container that can be guarded
 _ENVIRONMENT = {"environ", "getenv", "environb", "getenvb"}
@@ -155,7 +157,9 @@ class GuardCollector:
         return True
 
     def _visit(self, value: Any, depth: int, name: str = "") -> None:
-        if isinstance(value, (*_CONTAINERS, np.ndarray)):
+        if type(value) in PLAIN_TYPES:
+            return
+        if isinstance(value, _COUNTED):
             self._called.setdefault(id(value), set()).add(name)
         if id(value) in self._visits or is_scalar(value):
             return
@@ -175,9 +179,9 @@ class GuardCollector:
         take = contents_of(value)
         if take is not None and id(value) not in self._contents:
             self._contents[id(value)] = Contents(value, take)
-        if isinstance(value, (tuple, *_CONTAINERS)):
+        if isinstance(value, _SEQUENCES):
             self._visit_container(value, depth)
-            if type(value) not in (tuple, *_CONTAINERS):
+            if type(value) not in _SEQUENCES:
                 self._visit_attributes(value, depth)
         elif take is not None:
             return
@@ -200,6 +204,8 @@ class GuardCollector:
                 self._visit(item, depth + 1)
         elif is_namespace(value) or not (isinstance(value, _SKIPPED) or is_foreign(value)):
             self._visit_object(value, depth)
+        else:
+            self._visits[id(value)] = _Visit("", {}, {}, value)
 
     def _visit_object(self, value: Any, depth: int) -> None:
         self._visits[id(value)] = _Visit("", {}, {}, value)

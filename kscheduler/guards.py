@@ -29,16 +29,19 @@ from kscheduler.spaces import (
     Contents,
 )
 
-__all__ = ["Guard", "Guards", "is_scalar", "same_scalar"]
+__all__ = ["PLAIN_TYPES", "Guard", "Guards", "is_scalar", "same_scalar"]
 
 _SCALARS = (int, float, complex, bool, str, bytes, type(None), np.generic, enum.Enum)
+PLAIN_TYPES = frozenset((int, float, complex, bool, str, bytes, type(None)))  # always scalars
 _PLAIN = (*_SCALARS, torch.dtype, torch.device)
 
 
 def is_scalar(value: Any) -> bool:
     """Whether a value is compared by value: a number, a string, None, or a tuple of those."""
+    if type(value) in PLAIN_TYPES:
+        return True
     if isinstance(value, (tuple, frozenset)):
-        return len(value) <= MANY_ITEMS and all(is_scalar(item) for item in value)
+        return len(value) <= MANY_ITEMS and all(map(is_scalar, value))
     return isinstance(value, _PLAIN)
 
 

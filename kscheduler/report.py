@@ -196,7 +196,7 @@ class Report:
     def _why_nothing_overlapped(self) -> str:
         if self.tasks < 2:
             return "there were not two of them"
-        if self.strategy in ("serial", "cudagraph"):
+        if self.strategy == "serial":
             return f"the strategy {self.strategy!r} keeps program order"
         if self.streams < 2:
             return "there was one stream; ask for more with streams="

@@ -27,7 +27,7 @@ from kscheduler.summary import empty_report, stream_report
 
 __all__ = ["STRATEGIES", "window"]
 
-STRATEGIES = ("serial", "stream", "graph", "cudagraph", "compile", "auto")
+STRATEGIES = ("serial", "stream", "graph", "compile", "auto")
 _MAX_SIZE = 4096
 _MAX_STREAMS = 63
 
@@ -55,8 +55,8 @@ class window:
         streams: Most tasks that run at once; None for one per usable core.
         strategy: ``"serial"`` (program order), ``"stream"`` (a sliding window over the launches;
             any program), ``"graph"`` (record once, replay natively; decorator only),
-            ``"compile"`` (`torch.compile`, not bit-equal; decorator only), ``"cudagraph"`` (needs
-            a GPU), ``"auto"`` (measures the bit-equal ones and keeps the fastest).
+            ``"compile"`` (`torch.compile`, not bit-equal; decorator only), ``"auto"`` (measures the
+            bit-equal ones and keeps the fastest).
 
     Raises:
         InvalidOption: An option has a value that cannot be used.
@@ -75,8 +75,6 @@ class window:
             raise InvalidOption(
                 f"strategy={strategy!r} does not exist; choose one of {', '.join(STRATEGIES)}"
             )
-        if strategy == "cudagraph":
-            _check_cuda()
         self.size = size
         self.streams = streams if streams is not None else min(usable_cores(), _MAX_STREAMS)
         self.strategy = strategy
@@ -98,7 +96,7 @@ class window:
                 "this window is open already; make another one with kscheduler.window() for a "
                 "nested block or another thread"
             )
-        if self.strategy in ("graph", "compile", "cudagraph"):
+        if self.strategy in ("graph", "compile"):
             raise InvalidOption(
                 f"strategy={self.strategy!r} has to call the code again, which a `with` block "
                 f"cannot: use it as a decorator, step = kscheduler.window(strategy="
@@ -131,16 +129,6 @@ class window:
 def _check_count(name: str, value: Any, limit: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
         raise InvalidOption(f"{name}={value!r} must be a whole number from 1 to {limit}")
-
-
-def _check_cuda() -> None:
-    import torch
-
-    if not torch.cuda.is_available():
-        raise InvalidOption(
-            "strategy='cudagraph' captures a CUDA graph and this machine has no CUDA device; "
-            "strategy='graph' records and replays on the CPU"
-        )
 
 
 class _Scope:

@@ -91,12 +91,6 @@ def test_wrong_options_are_refused_in_words(options, text):
     assert isinstance(caught.value, ks.Error)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_cudagraph_without_a_device_says_what_to_take_instead():
-    with pytest.raises(errors.InvalidOption, match="strategy='graph' records and replays"):
-        ks.window(strategy="cudagraph")
-
-
 @pytest.mark.parametrize("strategy", ["graph", "compile"])
 def test_strategies_that_call_again_are_refused_as_context_managers(strategy):
     window = ks.window(strategy=strategy)
